@@ -1,0 +1,83 @@
+// What a table is (TableOptions) and what one optimizer step is told (UpdateParams).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tfra/types.h"
+
+namespace tfra {
+
+enum class InitializerKind : uint8_t { kZeros, kOnes, kConstant, kUniform, kNormal, kTruncatedNormal };
+
+// The value of a row that was never written: a pure function of (seed, key), the same on every
+// platform and in every order.
+struct InitializerSpec {
+  InitializerKind kind = InitializerKind::kZeros;
+  uint64_t seed = 0;
+  // kUniform: [low, high). kNormal and kTruncatedNormal (cut at two standard deviations): mean, stddev.
+  double low = -0.05, high = 0.05;
+  double mean = 0.0, stddev = 0.05;
+  // kConstant: the row itself, dim elements of the value type, or dim strings.
+  std::vector<std::byte> row;
+  std::vector<std::string> string_row;
+};
+
+enum class RuleKind : uint8_t {
+  kNone,
+  kSgd,
+  kAdagrad,
+  kRowwiseAdagrad,
+  kAdam,
+  kAdamW,
+  kAdamax,
+  kNadam,
+  kRmsprop,
+  kAdadelta,
+  kFtrl,
+  kLion,
+};
+
+// An update rule and the switches that decide which slots a row carries.
+struct RuleSpec {
+  RuleKind kind = RuleKind::kNone;
+  bool momentum = false;  // kSgd, kRmsprop: the row has a momentum slot.
+  bool nesterov = false;  // kSgd, needs momentum.
+  bool amsgrad = false;   // kAdam, kAdamW.
+  bool centered = false;  // kRmsprop.
+  double initial_accumulator = 0.1;  // kAdagrad, kRowwiseAdagrad, kFtrl.
+};
+
+// Hyper-parameters of one call. Each rule reads those its Keras 3 namesake has.
+struct UpdateParams {
+  int64_t step = 1;  // Counts from 1.
+  double learning_rate = 0.001;
+  double momentum = 0.0;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double rho = 0.9;
+  double epsilon = 1e-7;
+  double l1 = 0.0;
+  double l2 = 0.0;
+  double l2_shrinkage = 0.0;
+  double learning_rate_power = -0.5;
+  double beta = 0.0;
+  double weight_decay = 0.0;  // Decoupled, before the rule; 0 is none.
+  double clipnorm = 0.0;      // L2 norm of the row's gradient; 0 is none.
+  double clipvalue = 0.0;     // Each element of the gradient; 0 is none.
+};
+
+struct TableOptions {
+  KeyType key_type = KeyType::kInt64;
+  ValueType value_type = ValueType::kFloat32;
+  int64_t dim = 1;
+  InitializerSpec initializer;
+  RuleSpec rule;
+  // Each row also carries a RowMetadata (8 bytes), kept up to date by every write.
+  bool metadata = false;
+  // Room for so many keys before the index first grows.
+  int64_t initial_capacity = 0;
+};
+
+}  // namespace tfra

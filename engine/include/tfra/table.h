@@ -1,0 +1,177 @@
+// A concurrent table from keys to rows, used in batches.
+//
+// A row is [value | optimizer slots | metadata]. A key that was never written has no row; its value
+// is the initial value of (seed, key), which a lookup computes and does not store.
+//
+// Threads: any thread may call anything at any time. Each row is read and written as a whole: no
+// reader sees half an update, and no update is lost. A batch is not one transaction: another
+// thread may see some of its rows changed and others not yet. Lookups never wait for one another,
+// nor for growth. A call uses up to NumThreads() threads of the engine's pool.
+//
+// Duplicates: Assign, Accumulate and Remove act as if the keys were taken one by one in their
+// order (so the last assignment of a key stays). ApplyGradients first sums the gradients of equal
+// keys, in their order, and then takes one step per distinct key. Results do not depend on the
+// number of threads.
+//
+// Errors: a call that fails has changed nothing. The one exception is running out of memory while
+// other threads insert into the same table: then a part of the batch may have been stored.
+//
+// Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
+// std::string[n * dim].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tfra/options.h"
+#include "tfra/status.h"
+
+namespace tfra {
+
+// Keys of one call. Points to the caller's memory, which must stay until the call returns.
+struct KeyBatch {
+  KeyBatch(const int64_t* keys, size_t n) : type(KeyType::kInt64), size(n), ints(keys) {}
+  KeyBatch(const std::string_view* keys, size_t n)
+      : type(KeyType::kString), size(n), strings(keys) {}
+
+  KeyType type;
+  size_t size;
+  const int64_t* ints = nullptr;              // (n)
+  const std::string_view* strings = nullptr;  // (n)
+};
+
+// What a lookup returns for a key that is not there.
+struct Defaults {
+  enum Kind { kInitial, kOneRow, kRowPerKey };
+  Kind kind = kInitial;
+  const void* rows = nullptr;  // (dim) or (n, dim)
+};
+
+// Kept in each row of a table with TableOptions::metadata, renewed by every write to the row.
+struct RowMetadata {
+  uint32_t time;   // Table::clock() of the last write.
+  uint32_t count;  // Writes so far, duplicates in a batch included; stays at its maximum.
+};
+
+using MetadataPredicate = std::function<bool(const RowMetadata&)>;
+
+// Where an export goes on. Starts at its default value.
+struct ExportCursor {
+  uint64_t position = 0;
+  bool done = false;
+};
+
+// A part of the table's content, n rows. Only the vectors of the table's types are filled.
+struct ExportBatch {
+  size_t size = 0;
+  std::vector<int64_t> int_keys;           // (n)
+  std::vector<std::string> string_keys;    // (n)
+  std::vector<std::byte> values;           // (n, dim)
+  std::vector<std::string> string_values;  // (n, dim)
+  std::vector<std::byte> slots;            // (n, slot elements)
+  std::vector<RowMetadata> metadata;       // (n)
+};
+
+// An optimizer slot of a row: `elements` numbers of ComputeType(value_type), dim or 1.
+struct SlotInfo {
+  std::string name;
+  size_t elements;
+};
+
+struct TableStats {
+  uint64_t size = 0;
+  uint64_t capacity = 0;  // Keys it holds before the index grows.
+  uint64_t index_bytes = 0;
+  uint64_t row_bytes = 0;
+  uint64_t string_bytes = 0;
+  // Since the table was made. Lookups count keys: each is a hit or a miss.
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t inserts = 0;
+  uint64_t updates = 0;  // Writes to rows that were there.
+  uint64_t removals = 0;
+  uint64_t ignored = 0;  // Keys that Accumulate was told to leave alone.
+};
+
+class Table {
+ public:
+  static Status Create(const TableOptions& options, std::unique_ptr<Table>* table);
+  virtual ~Table() = default;
+
+  const TableOptions& options() const { return options_; }
+  // The slots of a row, in their order in memory.
+  virtual std::vector<SlotInfo> slots() const = 0;
+  // Elements of all slots of one row together.
+  virtual size_t slot_elements() const = 0;
+
+  // values: (n, dim). exists: (n), or null. Inserts nothing.
+  virtual Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
+                        bool* exists) = 0;
+  // exists: (n).
+  virtual Status Contains(const KeyBatch& keys, bool* exists) = 0;
+
+  // Inserts or overwrites. values: (n, dim). slots: (n, slot_elements()) or null, which leaves the
+  // slots of rows that are there and gives new rows initial ones. metadata: (n), or null.
+  virtual Status Assign(const KeyBatch& keys, const void* values, const void* slots = nullptr,
+                        const RowMetadata* metadata = nullptr) = 0;
+
+  // deltas: (n, dim). exists: (n), what the caller last knew of each key. Found and true: adds
+  // (bool: or). Missing and false: inserts the delta as the value. Otherwise: leaves the key alone
+  // and counts it as ignored.
+  virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) = 0;
+
+  // One optimizer step. gradients: (n, dim) of gradient_type, which is the value type or
+  // ComputeType(value_type). Missing keys are inserted from their initial value first.
+  virtual Status ApplyGradients(const KeyBatch& keys, const void* gradients,
+                                ValueType gradient_type, const UpdateParams& params) = 0;
+
+  // removed: how many of the keys were there.
+  virtual Status Remove(const KeyBatch& keys, size_t* removed) = 0;
+  // Keeps the memory for reuse; Shrink gives it back.
+  virtual Status Clear() = 0;
+  virtual uint64_t size() const = 0;
+
+  // Fills `batch` with about `max_rows` rows from the cursor on (never much more: rows that start
+  // in one bucket stay together) and moves the cursor. A key that is in the table from the first
+  // call to the last is exported exactly once, whatever other threads do meanwhile.
+  virtual Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) = 0;
+
+  // The whole table in one batch.
+  virtual Status ExportAll(ExportBatch* batch) = 0;
+
+  // One pass over the rows' metadata. Other threads may go on, also inserting.
+  // REQUIRES (kInvalidArgument otherwise): TableOptions::metadata.
+  virtual Status CountIf(const MetadataPredicate& predicate, uint64_t* count) = 0;
+  virtual Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) = 0;
+  // Keys only: the other vectors of `batch` stay empty.
+  virtual Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) = 0;
+
+  // Makes room for `keys` keys in all, so that no growth happens until then.
+  virtual Status Reserve(int64_t keys) = 0;
+  // Gives memory that the present keys do not need back to the operating system. Inserting threads
+  // wait meanwhile, others do not.
+  virtual Status Shrink() = 0;
+
+  // The time written into metadata: seconds since 1970, or what SetClock said last.
+  virtual uint32_t clock() const = 0;
+  virtual void SetClock(uint32_t now) = 0;
+
+  virtual TableStats stats() const = 0;
+
+ protected:
+  explicit Table(const TableOptions& options) : options_(options) {}
+
+  const TableOptions options_;
+};
+
+// Bytes that a table of `keys` keys takes, as TableStats reports them and the operating system
+// sees them. string_key_bytes: average length of string keys.
+Status EstimateMemory(const TableOptions& options, int64_t keys, double string_key_bytes,
+                      TableStats* estimate);
+
+}  // namespace tfra
