@@ -1,0 +1,46 @@
+// The two kinds of keys, as the index sees them: a word of 64 bits per key and its hash.
+//
+// For an int64 key the word is the key. For a string it is a hash of the bytes, and whoever finds
+// the word must still compare the bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "hash.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+struct IntKeys {
+  static constexpr bool kStrings = false;
+  static uint64_t Hash(uint64_t word) { return MixInt64(word); }
+};
+
+struct StringKeys {
+  static constexpr bool kStrings = true;
+  static uint64_t Hash(uint64_t word) { return word; }
+};
+
+// The keys of one call with their words. Points into the KeyBatch it was made from.
+class Words {
+ public:
+  explicit Words(const KeyBatch& keys);
+
+  size_t size() const { return size_; }
+  uint64_t operator[](size_t i) const { return words_[i]; }
+  // The bytes of key i; empty for int64 keys.
+  std::string_view bytes(size_t i) const {
+    return strings_ == nullptr ? std::string_view() : strings_[i];
+  }
+
+ private:
+  size_t size_;
+  const uint64_t* words_;
+  const std::string_view* strings_;
+  std::unique_ptr<uint64_t[]> hashes_;
+};
+
+}  // namespace tfra

@@ -1,0 +1,87 @@
+#include "pages.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace tfra {
+namespace {
+
+// Below this the allocator of the C library wastes less than whole pages would.
+constexpr size_t kSmallBlock = size_t{64} << 10;
+constexpr size_t kCacheLine = 64;
+constexpr size_t kPage = 4096;
+
+std::atomic<int64_t> successes_left{-1};
+
+size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+std::byte* Map(size_t bytes) {
+  void* pages =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
+}
+
+// Maps one huge page too many, then cuts both ends off.
+std::byte* MapAligned(size_t bytes) {
+  const size_t mapped = RoundUp(bytes, kPage) + kHugePage;
+  std::byte* raw = Map(mapped);
+  if (raw == nullptr) return nullptr;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(raw);
+  const size_t head = RoundUp(address, kHugePage) - address;
+  const size_t tail = kHugePage - head;
+  if (head > 0) munmap(raw, head);
+  if (tail > 0) munmap(raw + head + RoundUp(bytes, kPage), tail);
+  return raw + head;
+}
+
+}  // namespace
+
+void FailAllocationsForTesting(int64_t successes) { successes_left = successes; }
+
+bool AllocationFailsForTesting() {
+  if (successes_left.load(std::memory_order_relaxed) < 0) return false;
+  int64_t left = successes_left.load();
+  while (left > 0 && !successes_left.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
+}
+
+std::byte* AllocatePages(size_t bytes, size_t huge_from) {
+  // A size that wrapped around, or that no address space holds.
+  if (bytes > (size_t{1} << 46) || AllocationFailsForTesting()) return nullptr;
+  if (bytes < kSmallBlock) {
+    const size_t rounded = RoundUp(bytes > 0 ? bytes : 1, kCacheLine);
+    void* block = std::aligned_alloc(kCacheLine, rounded);
+    if (block != nullptr) std::memset(block, 0, rounded);
+    return static_cast<std::byte*>(block);
+  }
+  if (bytes < kHugePage) return Map(bytes);
+  std::byte* pages = MapAligned(bytes);
+#ifdef MADV_HUGEPAGE
+  if (pages != nullptr && huge_from < bytes) {
+    // A hint: where huge pages are off the table works as before, only slower.
+    (void)madvise(pages + huge_from, bytes - huge_from, MADV_HUGEPAGE);
+  }
+#endif
+  return pages;
+}
+
+void FreePages(std::byte* pages, size_t bytes) {
+  if (bytes < kSmallBlock) {
+    std::free(pages);
+  } else if (pages != nullptr) {
+    munmap(pages, bytes);
+  }
+}
+
+void ReleasePages(std::byte* start, size_t bytes) {
+  const size_t head = RoundUp(reinterpret_cast<uintptr_t>(start), kPage) -
+                      reinterpret_cast<uintptr_t>(start);
+  if (bytes < head + kPage) return;
+  (void)madvise(start + head, (bytes - head) / kPage * kPage, MADV_DONTNEED);
+}
+
+}  // namespace tfra

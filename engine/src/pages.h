@@ -1,0 +1,29 @@
+// Large blocks of zeroed memory, straight from the operating system so that they can be given back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tfra {
+
+inline constexpr size_t kHugePage = size_t{2} << 20;
+
+// Returns `bytes` zeroed bytes aligned to at least a cache line, or nullptr. Blocks of kHugePage
+// and more start on a huge page; from `huge_from` on they ask for huge pages, which halve the cost
+// of a random access to a large table. Untouched pages take no memory.
+std::byte* AllocatePages(size_t bytes, size_t huge_from = 0);
+
+// `bytes` is the size that was asked for.
+void FreePages(std::byte* pages, size_t bytes);
+
+// Gives the whole pages inside [start, start + bytes) back, keeping the addresses: they read as
+// zeros, and take memory again when written. REQUIRES: a part of a block of kHugePage or more.
+void ReleasePages(std::byte* start, size_t bytes);
+
+// Makes the next allocations after `successes` more of them fail; a negative number ends that.
+void FailAllocationsForTesting(int64_t successes);
+
+// True if a test wants this allocation, of pages or of a string, to fail.
+bool AllocationFailsForTesting();
+
+}  // namespace tfra

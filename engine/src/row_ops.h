@@ -1,0 +1,193 @@
+// What the writing calls do to one row. An Op has
+//
+//   row_bytes            the part of a row that an update touches, from its start
+//   Updates(i)           whether key i, found, is to be changed
+//   Inserts(i)           whether key i, missing, is to be inserted
+//   Update(i, row)       changes a row that is there
+//   Fill(i, word, row)   writes a new row, all but the key of a string table
+//
+// Each thread has its own copy. Rows are locked, or not yet visible, while an Op edits them.
+#pragma once
+
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include "blob.h"
+#include "dispatch.h"
+#include "initializer.h"
+#include "partition.h"
+#include "row_layout.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+// What all Ops know of the table.
+struct RowContext {
+  const RowLayout& layout;
+  const Initializer& initializer;
+  bool metadata;
+  uint32_t now;
+
+  void InitSlots(std::byte* row) const {
+    if (layout.slots_bytes > 0) {
+      std::memcpy(row + layout.slots_offset, layout.initial_slots.data(), layout.slots_bytes);
+    }
+  }
+
+  void InitMetadata(std::byte* row, uint32_t writes) const {
+    if (!metadata) return;
+    const RowMetadata fresh{now, writes};
+    std::memcpy(row + layout.metadata_offset, &fresh, sizeof(fresh));
+  }
+
+  void Touch(std::byte* row, uint32_t writes) const {
+    if (!metadata) return;
+    RowMetadata meta;
+    std::memcpy(&meta, row + layout.metadata_offset, sizeof(meta));
+    meta.time = now;
+    meta.count = meta.count > UINT32_MAX - writes ? UINT32_MAX : meta.count + writes;
+    std::memcpy(row + layout.metadata_offset, &meta, sizeof(meta));
+  }
+};
+
+struct AssignOp {
+  RowContext context;
+  const std::byte* values;
+  const std::byte* slots;         // Or null.
+  const RowMetadata* metadata;    // Or null.
+  size_t row_bytes;
+
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Update(size_t i, std::byte* row) const {
+    const RowLayout& layout = context.layout;
+    std::memcpy(row, values + i * layout.value_bytes, layout.value_bytes);
+    if (slots != nullptr) {
+      std::memcpy(row + layout.slots_offset, slots + i * layout.slots_bytes, layout.slots_bytes);
+    }
+    if (metadata != nullptr && context.metadata) {
+      std::memcpy(row + layout.metadata_offset, metadata + i, sizeof(*metadata));
+    } else {
+      context.Touch(row, 1);
+    }
+  }
+
+  void Fill(size_t i, uint64_t, std::byte* row) const {
+    context.InitSlots(row);
+    context.InitMetadata(row, 0);
+    Update(i, row);
+  }
+};
+
+// The elements are strings, made before the first row changes; those they replace are collected.
+struct AssignStringsOp {
+  RowContext context;
+  Blob* const* blobs;  // (n, dim)
+  const RowMetadata* metadata;  // Or null.
+  size_t dim;
+  size_t row_bytes;
+  std::vector<Blob*> replaced;
+
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Write(size_t i, std::byte* row) const {
+    for (size_t j = 0; j < dim; ++j) StoreBlob(row + j * sizeof(Blob*), blobs[i * dim + j]);
+    if (metadata != nullptr && context.metadata) {
+      std::memcpy(row + context.layout.metadata_offset, metadata + i, sizeof(*metadata));
+    } else {
+      context.Touch(row, 1);
+    }
+  }
+
+  void Update(size_t i, std::byte* row) {
+    for (size_t j = 0; j < dim; ++j) {
+      if (Blob* old = LoadBlob(row + j * sizeof(Blob*))) replaced.push_back(old);
+    }
+    Write(i, row);
+  }
+
+  void Fill(size_t i, uint64_t, std::byte* row) const {
+    context.InitMetadata(row, 0);
+    Write(i, row);
+  }
+};
+
+struct AccumulateOp {
+  using Add = void (*)(std::byte* value, const std::byte* delta, size_t dim);
+
+  RowContext context;
+  const std::byte* deltas;
+  const bool* exists;
+  Add add;
+  size_t dim;
+  size_t row_bytes;
+
+  bool Updates(size_t i) const { return exists[i]; }
+  bool Inserts(size_t i) const { return !exists[i]; }
+
+  void Update(size_t i, std::byte* row) const {
+    add(row, deltas + i * context.layout.value_bytes, dim);
+    context.Touch(row, 1);
+  }
+
+  void Fill(size_t i, uint64_t, std::byte* row) const {
+    std::memcpy(row, deltas + i * context.layout.value_bytes, context.layout.value_bytes);
+    context.InitSlots(row);
+    context.InitMetadata(row, 1);
+  }
+};
+
+// How deltas of a value type are added to a row.
+AccumulateOp::Add AddFor(ValueType type);
+
+struct GradientOp {
+  // sum[0 .. dim) = or += gradient, widened to the compute type.
+  using Widen = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
+
+  RowContext context;
+  const RowUpdater& updater;
+  const Duplicates& duplicates;
+  const std::byte* gradients;
+  size_t gradient_bytes;  // Of one row.
+  Widen widen;            // Null: gradients are of the compute type, used where they are.
+  Widen sum;
+  size_t dim;
+  size_t row_bytes;
+  std::vector<double> sum_buffer;  // Room for dim compute elements.
+  std::vector<double> scratch;
+
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Update(size_t i, std::byte* row) {
+    const std::byte* gradient = gradients + i * gradient_bytes;
+    auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
+    uint32_t next = duplicates.Next(static_cast<uint32_t>(i));
+    uint32_t writes = 1;
+    if (widen != nullptr || next != Duplicates::kEnd) {
+      sum(buffer, gradient, dim, false);
+      for (; next != Duplicates::kEnd; next = duplicates.Next(next), ++writes) {
+        sum(buffer, gradients + next * gradient_bytes, dim, true);
+      }
+      gradient = buffer;
+    }
+    updater.Apply(row, row + context.layout.slots_offset, gradient,
+                  reinterpret_cast<std::byte*>(scratch.data()));
+    context.Touch(row, writes);
+  }
+
+  void Fill(size_t i, uint64_t word, std::byte* row) {
+    context.initializer.Fill(word, row);
+    context.InitSlots(row);
+    context.InitMetadata(row, 0);
+    Update(i, row);
+  }
+};
+
+// How gradients of a type are widened to the compute type of the values and summed.
+GradientOp::Widen SumFor(ValueType gradient_type, ValueType value_type);
+
+}  // namespace tfra

@@ -1,0 +1,161 @@
+#include "shard.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "epoch.h"
+#include "pages.h"
+
+namespace tfra {
+namespace {
+
+uint64_t LimitOf(uint64_t buckets) { return buckets * kBucketEntries * 17 / 20; }  // 85 % full.
+
+void FreeArray(void* pointer, size_t) {
+  auto* array = static_cast<BucketArray*>(pointer);
+  FreePages(reinterpret_cast<std::byte*>(array->buckets), array->count * sizeof(Bucket));
+  delete array;
+}
+
+uint32_t ReverseBits(uint32_t number) {
+  uint32_t reversed = 0;
+  for (uint32_t bit = 0; bit < kShardBits; ++bit) reversed |= ((number >> bit) & 1) << (kShardBits - 1 - bit);
+  return reversed;
+}
+
+// Enters a key into an array that no other thread sees.
+void Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row) {
+  for (Bucket* bucket = array.Home(hash);; bucket = array.Next(bucket)) {
+    const uint32_t state = bucket->state.load(std::memory_order_relaxed);
+    if ((state & Bucket::kUsed) != Bucket::kUsed) {
+      const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
+      bucket->words[i].store(word, std::memory_order_relaxed);
+      bucket->rows[i].store(row, std::memory_order_relaxed);
+      bucket->state.store(state | (1u << i), std::memory_order_relaxed);
+      return;
+    }
+    if ((state & Bucket::kOverflow) != Bucket::kOverflow) {
+      bucket->state.store(state + Bucket::kOverflowOne, std::memory_order_relaxed);
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t BucketArray::FirstHash(uint64_t bucket) const {
+  const unsigned __int128 scaled = static_cast<unsigned __int128>(bucket) << 64;
+  const uint64_t shifted = static_cast<uint64_t>((scaled + count - 1) / count);
+  const uint64_t unit = uint64_t{1} << kShardBits;
+  return shifted / unit + (shifted % unit != 0);
+}
+
+uint64_t BucketsFor(uint32_t number, uint64_t keys) {
+  const double offset = static_cast<double>(ReverseBits(number)) / kShards;
+  double buckets = std::pow(1.5, offset);
+  while (LimitOf(static_cast<uint64_t>(buckets)) < keys) buckets *= 1.5;
+  constexpr uint64_t kUnit = kHugePage / sizeof(Bucket);
+  const uint64_t count = static_cast<uint64_t>(buckets);
+  return count < kUnit ? count : (count + kUnit - 1) / kUnit * kUnit;
+}
+
+Shard::~Shard() {
+  if (BucketArray* array = array_.load()) FreeArray(array, 0);
+}
+
+Status Shard::Create(uint32_t number, uint64_t (*hash_of)(uint64_t), RowArena* arena,
+                     uint64_t keys) {
+  number_ = number;
+  hash_of_ = hash_of;
+  arena_ = arena;
+  return Replace(BucketsFor(number, keys), nullptr);
+}
+
+Status Shard::Grow(uint64_t keys) {
+  return keys <= limit() ? Status::Ok() : Replace(BucketsFor(number_, keys), nullptr);
+}
+
+Status Shard::Rebuild(uint64_t keys) { return Replace(BucketsFor(number_, keys), nullptr); }
+
+Status Shard::Clear(const std::function<void(uint32_t row)>& drop) {
+  TFRA_RETURN_IF_ERROR(Replace(bucket_count(), drop));
+  size_.store(0, std::memory_order_relaxed);
+  return Status::Ok();
+}
+
+Status Shard::Replace(uint64_t count, const std::function<void(uint32_t row)>& drop) {
+  const uint64_t bytes = count * sizeof(Bucket);
+  std::byte* pages = AllocatePages(bytes);
+  if (pages == nullptr) {
+    return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
+                               " bytes for the index of " + std::to_string(LimitOf(count)) +
+                               " keys");
+  }
+  auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages)};
+  BucketArray* old = array_.load(std::memory_order_relaxed);
+  for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
+    Bucket& bucket = old->buckets[b];
+    // From here on nobody edits the rows of this bucket until the new array is published.
+    const uint32_t state = bucket.Lock();
+    bucket.state.store(state | Bucket::kLocked | Bucket::kMoved, std::memory_order_release);
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      if (!(state >> i & 1)) continue;
+      const uint64_t word = bucket.words[i].load(std::memory_order_relaxed);
+      const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
+      if (drop) {
+        drop(row);
+      } else {
+        Place(*fresh, word, hash_of_(word), row);
+      }
+    }
+  }
+  array_.store(fresh);
+  limit_.store(LimitOf(count), std::memory_order_relaxed);
+  bucket_count_.store(count, std::memory_order_relaxed);
+  if (old != nullptr) Retire({{old, 0, FreeArray}});
+  return Status::Ok();
+}
+
+Status Shard::TakeRow(uint32_t* row) {
+  if (free_rows_.empty()) {
+    uint32_t first;
+    TFRA_RETURN_IF_ERROR(arena_->Allocate(kRowBlock, &first));
+    for (uint32_t i = kRowBlock; i-- > 0;) free_rows_.push_back(first + i);
+  }
+  *row = free_rows_.back();
+  free_rows_.pop_back();
+  return Status::Ok();
+}
+
+void Shard::Insert(uint64_t word, uint32_t row) {
+  const BucketArray* array = array_.load(std::memory_order_relaxed);
+  for (Bucket* bucket = array->Home(hash_of_(word));; bucket = array->Next(bucket)) {
+    const uint32_t state = bucket->Lock();
+    if ((state & Bucket::kUsed) != Bucket::kUsed) {
+      const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
+      bucket->words[i].store(word, std::memory_order_relaxed);
+      bucket->rows[i].store(row, std::memory_order_relaxed);
+      bucket->Unlock(state | (1u << i));
+      break;
+    }
+    const bool countable = (state & Bucket::kOverflow) != Bucket::kOverflow;
+    bucket->Unlock(countable ? state + Bucket::kOverflowOne : state);
+  }
+  size_.store(size() + 1, std::memory_order_relaxed);
+}
+
+void Shard::Erase(Entry entry) {
+  const BucketArray* array = array_.load(std::memory_order_relaxed);
+  const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
+  const uint32_t state = entry.bucket->Lock();
+  entry.bucket->Unlock(state & ~(1u << entry.index));
+  for (Bucket* bucket = array->Home(hash_of_(word)); bucket != entry.bucket;
+       bucket = array->Next(bucket)) {
+    const uint32_t passed = bucket->Lock();
+    const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
+    bucket->Unlock(counted ? passed - Bucket::kOverflowOne : passed);
+  }
+  size_.store(size() - 1, std::memory_order_relaxed);
+}
+
+}  // namespace tfra

@@ -1,0 +1,132 @@
+// A part of the index: the keys whose hash starts with the same bits, and their row numbers.
+//
+// Structure (which key is where) changes only under the shard's mutex. Rows change under the lock
+// of the bucket that names them. Readers take neither.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "bucket.h"
+#include "row_arena.h"
+#include "tfra/status.h"
+
+namespace tfra {
+
+inline constexpr uint32_t kShardBits = 4;
+inline constexpr uint32_t kShards = 1u << kShardBits;
+
+inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
+
+// The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
+// them: growing need not double, and a search position has the same meaning in every array.
+struct BucketArray {
+  uint64_t count;
+  Bucket* buckets;
+
+  uint64_t HomeOf(uint64_t hash) const {
+    return static_cast<uint64_t>(
+        (static_cast<unsigned __int128>(hash << kShardBits) * count) >> 64);
+  }
+  Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
+  Bucket* Next(Bucket* bucket) const { return bucket + 1 == buckets + count ? buckets : bucket + 1; }
+
+  // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
+  uint64_t FirstHash(uint64_t bucket) const;
+};
+
+// The number of buckets that shard `number` has for `keys` keys. Sizes grow by half, and each shard
+// takes its steps at sizes of its own, so that at any time some shards are just before growing and
+// some just after: no call meets the growth of all, and memory rises evenly.
+uint64_t BucketsFor(uint32_t number, uint64_t keys);
+
+class Shard {
+ public:
+  // An entry of the index. REQUIRES, to use it: the shard's mutex is held.
+  struct Entry {
+    Bucket* bucket = nullptr;
+    uint32_t index = 0;
+
+    explicit operator bool() const { return bucket != nullptr; }
+    uint32_t row() const { return bucket->rows[index].load(std::memory_order_relaxed); }
+  };
+
+  ~Shard();
+
+  // Once, before anything else. `number` is this shard's place in the table; `hash_of` gives the
+  // hash of an entry's word.
+  Status Create(uint32_t number, uint64_t (*hash_of)(uint64_t word), RowArena* arena, uint64_t keys);
+
+  const BucketArray* array() const { return array_.load(); }
+  uint64_t size() const { return size_.load(std::memory_order_relaxed); }
+  // Keys it can hold before it grows.
+  uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  uint64_t bucket_count() const { return bucket_count_.load(std::memory_order_relaxed); }
+  std::mutex& mutex() { return mutex_; }
+
+  // The rest REQUIRES the mutex.
+
+  // The entry with `word` for which matches(row number) is true.
+  template <typename Matches>
+  Entry Find(uint64_t word, uint64_t hash, Matches&& matches) const {
+    const BucketArray* array = array_.load(std::memory_order_relaxed);
+    Bucket* const home = array->Home(hash);
+    Bucket* bucket = home;
+    do {
+      const uint32_t state = bucket->state.load(std::memory_order_acquire);
+      for (uint32_t mask = bucket->Match(word, state); mask != 0; mask &= mask - 1) {
+        const Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
+        if (matches(entry.row())) return entry;
+      }
+      if (!(state & Bucket::kOverflow)) break;
+      bucket = array->Next(bucket);
+    } while (bucket != home);
+    return Entry();
+  }
+
+  // Makes room for `keys` keys in all. May be called at any size; never shrinks.
+  Status Grow(uint64_t keys);
+
+  // Rows are taken from the arena so many at a time.
+  static constexpr uint32_t kRowBlock = 16;
+
+  // Takes a row that nobody uses.
+  Status TakeRow(uint32_t* row);
+  void GiveRow(uint32_t row) { free_rows_.push_back(row); }
+  std::vector<uint32_t>& free_rows() { return free_rows_; }
+
+  // Enters a key that is not there; the row must be complete. REQUIRES: size() < limit().
+  void Insert(uint64_t word, uint32_t row);
+
+  // Takes an entry out. Its row is the caller's to give back.
+  void Erase(Entry entry);
+
+  // Moves all entries into an array of the size that fits `keys` keys. REQUIRES: size() <= keys.
+  Status Rebuild(uint64_t keys);
+
+  // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, when no
+  // other thread edits it any more; the row is the caller's to give back.
+  Status Clear(const std::function<void(uint32_t row)>& drop);
+
+ private:
+  // Replaces the array by one of `count` buckets. The entries move there, or are dropped if there
+  // is a `drop`.
+  Status Replace(uint64_t count, const std::function<void(uint32_t row)>& drop);
+
+  // Constant after Create.
+  uint32_t number_ = 0;
+  uint64_t (*hash_of_)(uint64_t word) = nullptr;
+  RowArena* arena_ = nullptr;
+
+  std::atomic<BucketArray*> array_{nullptr};
+  std::atomic<uint64_t> size_{0};
+  std::atomic<uint64_t> limit_{0};
+  std::atomic<uint64_t> bucket_count_{0};
+  std::mutex mutex_;
+  std::vector<uint32_t> free_rows_;  // Guarded by mutex_.
+};
+
+}  // namespace tfra

@@ -1,0 +1,93 @@
+// The two halves of optimistic reading: writers hold a bucket's lock, readers copy a row without
+// one and afterwards check that the bucket did not change meanwhile.
+//
+// Row bytes are therefore read while they may be written, and the copy is thrown away when they
+// were. That is fine for the hardware but a data race for the language, and for ThreadSanitizer;
+// so under the sanitizer, and only there, row bytes are moved by atomic words and edited in a copy.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#define TFRA_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TFRA_TSAN 1
+#endif
+#endif
+
+namespace tfra {
+
+inline void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits a little longer each time; gives the CPU away when the holder has probably lost it.
+class Backoff {
+ public:
+  void Wait() {
+    if (++rounds_ < 64) {
+      CpuRelax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  int rounds_ = 0;
+};
+
+#ifdef TFRA_TSAN
+
+inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 4) {
+    const uint32_t word = __atomic_load_n(reinterpret_cast<const uint32_t*>(from + i), __ATOMIC_RELAXED);
+    std::memcpy(to + i, &word, bytes - i < 4 ? bytes - i : 4);
+  }
+}
+
+inline void AcquireFence() {}
+inline void ReleaseFence() {}
+
+// Runs edit(row) so that readers of the row are not raced with. REQUIRES: the row's bucket is
+// locked, or the row is not in the index.
+template <typename Edit>
+void EditRow(std::byte* row, size_t stride, Edit&& edit) {
+  thread_local std::vector<uint64_t> buffer;
+  buffer.resize((stride + 7) / 8);
+  std::byte* copy = reinterpret_cast<std::byte*>(buffer.data());
+  LoadRow(copy, row, stride);
+  edit(copy);
+  for (size_t i = 0; i < stride; i += 4) {
+    uint32_t word;
+    std::memcpy(&word, copy + i, 4);
+    __atomic_store_n(reinterpret_cast<uint32_t*>(row + i), word, __ATOMIC_RELAXED);
+  }
+}
+
+#else
+
+inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+inline void AcquireFence() { std::atomic_thread_fence(std::memory_order_acquire); }
+inline void ReleaseFence() { std::atomic_thread_fence(std::memory_order_release); }
+
+template <typename Edit>
+void EditRow(std::byte* row, size_t, Edit&& edit) {
+  edit(row);
+}
+
+#endif
+
+}  // namespace tfra

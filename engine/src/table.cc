@@ -1,0 +1,72 @@
+#include "tfra/table.h"
+
+#include <new>
+#include <string>
+
+#include "blob.h"
+#include "table_of.h"
+
+namespace tfra {
+namespace {
+
+// Rows beyond this are certainly a mistake.
+constexpr int64_t kMaxDim = int64_t{1} << 24;
+
+Status Validate(const TableOptions& options) {
+  if (options.dim < 1 || options.dim > kMaxDim) {
+    return Status::InvalidArgument("expected dim between 1 and " + std::to_string(kMaxDim) +
+                                   ", received " + std::to_string(options.dim));
+  }
+  TFRA_RETURN_IF_ERROR(CheckCapacity(options.initial_capacity));
+  return ValidateRule(options.rule, options.value_type);
+}
+
+template <typename Keys>
+Status Make(const TableOptions& options, Initializer initializer, std::unique_ptr<Table>* out) {
+  try {
+    auto table = std::make_unique<TableOf<Keys>>(options, std::move(initializer));
+    TFRA_RETURN_IF_ERROR(table->Initialize());
+    *out = std::move(table);
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return Status::OutOfMemory("could not allocate a table of dim " + std::to_string(options.dim));
+  }
+}
+
+}  // namespace
+
+Status CheckCapacity(int64_t keys) {
+  if (keys >= 0 && keys <= kMaxKeys) return Status::Ok();
+  return Status::InvalidArgument("expected a capacity between 0 and " + std::to_string(kMaxKeys) +
+                                 " keys, received " + std::to_string(keys));
+}
+
+Status Table::Create(const TableOptions& options, std::unique_ptr<Table>* table) {
+  TFRA_RETURN_IF_ERROR(Validate(options));
+  Initializer initializer;
+  TFRA_RETURN_IF_ERROR(
+      Initializer::Create(options.initializer, options.value_type, options.dim, &initializer));
+  return options.key_type == KeyType::kString
+             ? Make<StringKeys>(options, std::move(initializer), table)
+             : Make<IntKeys>(options, std::move(initializer), table);
+}
+
+Status EstimateMemory(const TableOptions& options, int64_t keys, double string_key_bytes,
+                      TableStats* estimate) {
+  TFRA_RETURN_IF_ERROR(Validate(options));
+  TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
+  const uint64_t n = static_cast<uint64_t>(keys);
+  *estimate = TableStats();
+  estimate->size = n;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    estimate->index_bytes += BucketsFor(s, n / kShards) * sizeof(Bucket);
+  }
+  estimate->row_bytes = n * RowLayout(options).stride;
+  if (options.key_type == KeyType::kString) {
+    const size_t length = static_cast<size_t>(string_key_bytes + 0.5);
+    estimate->string_bytes = n * Blob::AllocatedBytes(length);
+  }
+  return Status::Ok();
+}
+
+}  // namespace tfra

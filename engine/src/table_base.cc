@@ -1,0 +1,209 @@
+#include "table_base.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "blob.h"
+#include "epoch.h"
+
+namespace tfra {
+
+uint64_t KeysPerShard(uint64_t keys) {
+  const double mean = static_cast<double>(keys) / kShards;
+  return static_cast<uint64_t>(std::ceil(mean + 4 * std::sqrt(mean)));
+}
+
+TableBase::TableBase(const TableOptions& options, Initializer initializer,
+                     uint64_t (*hash_of)(uint64_t word))
+    : Table(options),
+      initializer_(std::move(initializer)),
+      layout_(options),
+      arena_(layout_.stride),
+      shards_(new Shard[kShards]),
+      hash_of_(hash_of) {}
+
+TableBase::~TableBase() {
+  if (!has_string_keys() && !has_string_values()) return;
+  Tally tally;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    const BucketArray* array = shards_[s].array();
+    for (uint64_t b = 0; array != nullptr && b < array->count; ++b) {
+      const Bucket& bucket = array->buckets[b];
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        if (bucket.state.load() >> i & 1) DropStrings(RowAt(bucket.rows[i].load()), &tally);
+      }
+    }
+  }
+  Retire(std::move(tally.garbage));
+}
+
+Status TableBase::Initialize() {
+  const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
+  for (uint32_t s = 0; s < kShards; ++s) {
+    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, hash_of_, &arena_, KeysPerShard(keys)));
+  }
+  return Status::Ok();
+}
+
+std::vector<SlotInfo> TableBase::slots() const {
+  std::vector<SlotInfo> slots;
+  for (const SlotSpec& slot : layout_.slots) {
+    slots.push_back({slot.name, slot.scalar ? 1 : static_cast<size_t>(options_.dim)});
+  }
+  return slots;
+}
+
+size_t TableBase::slot_elements() const {
+  return layout_.slots_bytes / SizeOf(ComputeType(options_.value_type));
+}
+
+uint64_t TableBase::size() const {
+  uint64_t size = 0;
+  for (uint32_t s = 0; s < kShards; ++s) size += shards_[s].size();
+  return size;
+}
+
+Status TableBase::CheckKeys(const KeyBatch& keys) const {
+  if (keys.type != options_.key_type) {
+    return Status::WrongType(std::string("expected ") + (has_string_keys() ? "string" : "int64") +
+                             " keys, received " + (has_string_keys() ? "int64" : "string") +
+                             " keys");
+  }
+  constexpr size_t kMaxBatch = UINT32_MAX - 1;
+  if (keys.size > kMaxBatch) {
+    return Status::InvalidArgument("expected at most " + std::to_string(kMaxBatch) +
+                                   " keys in a call, received " + std::to_string(keys.size));
+  }
+  return has_string_keys() ? CheckStrings(keys.strings, keys.size, "key") : Status::Ok();
+}
+
+Status TableBase::CheckStrings(const std::string_view* strings, size_t n, const char* what) const {
+  for (size_t i = 0; i < n; ++i) {
+    if (strings[i].size() <= Blob::kMaxSize) continue;
+    return Status::InvalidArgument(std::string("expected a string ") + what + " of at most " +
+                                   std::to_string(Blob::kMaxSize) + " bytes, received one of " +
+                                   std::to_string(strings[i].size()));
+  }
+  return Status::Ok();
+}
+
+void TableBase::DropStrings(const std::byte* row, Tally* tally) const {
+  const auto drop = [&](Blob* blob) {
+    if (blob == nullptr) return;
+    tally->string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
+    tally->garbage.push_back(Blob::AsRetired(blob));
+  };
+  if (has_string_keys()) drop(LoadBlob(row + layout_.key_offset));
+  if (!has_string_values()) return;
+  for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
+}
+
+Status TableBase::Clear() {
+  for (uint32_t s = 0; s < kShards; ++s) {
+    Shard& shard = shards_[s];
+    Tally tally;
+    std::lock_guard lock(shard.mutex());
+    tally.removals = shard.size();
+    TFRA_RETURN_IF_ERROR(shard.Clear([&](uint32_t row) {
+      DropStrings(RowAt(row), &tally);
+      shard.GiveRow(row);
+    }));
+    Count(std::move(tally));
+  }
+  return Status::Ok();
+}
+
+Status TableBase::Reserve(int64_t keys) {
+  TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
+  const uint64_t each = KeysPerShard(static_cast<uint64_t>(keys));
+  for (uint32_t s = 0; s < kShards; ++s) {
+    std::lock_guard lock(shards_[s].mutex());
+    TFRA_RETURN_IF_ERROR(shards_[s].Grow(each));
+  }
+  const uint64_t rows = arena_.rows();
+  return rows < static_cast<uint64_t>(keys) ? arena_.Reserve(keys - rows) : Status::Ok();
+}
+
+Status TableBase::Shrink() {
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (uint32_t s = 0; s < kShards; ++s) locks.emplace_back(shards_[s].mutex());
+  for (uint32_t s = 0; s < kShards; ++s) {
+    Shard& shard = shards_[s];
+    if (BucketsFor(s, shard.size()) < shard.bucket_count()) {
+      TFRA_RETURN_IF_ERROR(shard.Rebuild(shard.size()));
+    }
+  }
+  CompactRows();
+  return Status::Ok();
+}
+
+void TableBase::CompactRows() {
+  const uint32_t live = static_cast<uint32_t>(size());
+  std::vector<uint32_t> gaps;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    for (uint32_t row : shards_[s].free_rows()) {
+      if (row < live) gaps.push_back(row);
+    }
+    std::vector<uint32_t>().swap(shards_[s].free_rows());
+  }
+  for (uint32_t s = 0; s < kShards; ++s) {
+    const BucketArray* array = shards_[s].array();
+    for (uint64_t b = 0; b < array->count; ++b) {
+      Bucket& bucket = array->buckets[b];
+      const uint32_t state = bucket.Lock();
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
+        if (!(state >> i & 1) || row < live) continue;
+        const uint32_t gap = gaps.back();
+        gaps.pop_back();
+        EditRow(RowAt(gap), layout_.stride,
+                [&](std::byte* to) { std::memcpy(to, RowAt(row), layout_.stride); });
+        bucket.rows[i].store(gap, std::memory_order_relaxed);
+      }
+      bucket.Unlock(state);
+    }
+  }
+  arena_.Truncate(live);
+}
+
+uint32_t TableBase::clock() const {
+  const int64_t fixed = clock_.load(std::memory_order_relaxed);
+  return static_cast<uint32_t>(fixed >= 0 ? fixed : std::time(nullptr));
+}
+
+void TableBase::Count(Tally tally) {
+  const auto add = [](auto& counter, auto amount) {
+    if (amount != 0) counter.fetch_add(amount, std::memory_order_relaxed);
+  };
+  add(hits_, tally.hits);
+  add(misses_, tally.misses);
+  add(inserts_, tally.inserts);
+  add(updates_, tally.updates);
+  add(removals_, tally.removals);
+  add(ignored_, tally.ignored);
+  add(string_bytes_, tally.string_bytes);
+  if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
+}
+
+TableStats TableBase::stats() const {
+  TableStats stats;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    stats.size += shards_[s].size();
+    stats.capacity += shards_[s].limit();
+    stats.index_bytes += shards_[s].bucket_count() * sizeof(Bucket);
+  }
+  stats.row_bytes = uint64_t{arena_.rows()} * layout_.stride;
+  stats.string_bytes = static_cast<uint64_t>(std::max<int64_t>(0, string_bytes_.load()));
+  stats.hits = hits_.load();
+  stats.misses = misses_.load();
+  stats.inserts = inserts_.load();
+  stats.updates = updates_.load();
+  stats.removals = removals_.load();
+  stats.ignored = ignored_.load();
+  return stats;
+}
+
+}  // namespace tfra

@@ -1,0 +1,83 @@
+// What every in-memory table consists of, whatever its keys: rows, index, counters.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "epoch.h"
+#include "initializer.h"
+#include "row_arena.h"
+#include "row_layout.h"
+#include "shard.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+// More rows than row numbers can tell apart, with room for sums.
+inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
+
+Status CheckCapacity(int64_t keys);
+
+// What a shard is likely to get of `keys` keys, with some room for chance.
+uint64_t KeysPerShard(uint64_t keys);
+
+class TableBase : public Table {
+ public:
+  TableBase(const TableOptions& options, Initializer initializer,
+            uint64_t (*hash_of)(uint64_t word));
+  ~TableBase() override;
+
+  // Once, before anything else.
+  Status Initialize();
+
+  std::vector<SlotInfo> slots() const override;
+  size_t slot_elements() const override;
+  uint64_t size() const override;
+  Status Clear() override;
+  Status Reserve(int64_t keys) override;
+  Status Shrink() override;
+  uint32_t clock() const override;
+  void SetClock(uint32_t now) override { clock_.store(now); }
+  TableStats stats() const override;
+
+ protected:
+  // Events of one thread in one call, added up once at its end.
+  struct Tally {
+    uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
+    int64_t string_bytes = 0;
+    std::vector<Retired> garbage;  // Strings that left the table.
+  };
+  void Count(Tally tally);
+
+  Status CheckKeys(const KeyBatch& keys) const;
+  // Strings longer than a Blob holds.
+  Status CheckStrings(const std::string_view* strings, size_t n, const char* what) const;
+
+  bool has_string_values() const { return options_.value_type == ValueType::kString; }
+  bool has_string_keys() const { return options_.key_type == KeyType::kString; }
+
+  Shard& ShardFor(uint64_t hash) const { return shards_[ShardOf(hash)]; }
+  std::byte* RowAt(uint32_t row) const { return arena_.At(row); }
+
+  // Adds the strings that a row owns, after it left the index, to the tally's garbage.
+  void DropStrings(const std::byte* row, Tally* tally) const;
+
+  // Constant after Initialize.
+  const Initializer initializer_;
+  const RowLayout layout_;
+
+  RowArena arena_;
+  std::unique_ptr<Shard[]> shards_;
+
+ private:
+  // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes.
+  void CompactRows();
+
+  uint64_t (*const hash_of_)(uint64_t word);
+  std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
+  std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
+  std::atomic<int64_t> string_bytes_{0};
+};
+
+}  // namespace tfra

@@ -1,0 +1,131 @@
+#include <cstring>
+#include <string>
+
+#include "table_find.h"
+
+namespace tfra {
+
+template <typename Keys>
+[[gnu::noinline]] bool TableOf<Keys>::ContainsOne(uint64_t word, std::string_view bytes) const {
+  return ReadRow(word, bytes, [](const std::byte*) {});
+}
+
+template <typename Keys>
+Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  const Words words(keys);
+  ForEachPart(keys.size, [&](size_t, size_t begin, size_t end) {
+    EpochGuard guard;
+    Probes<false>(words, begin, end, 0, nullptr, [&](size_t i, const Probe& probe) {
+      const uint64_t word = words[i];
+      if (probe.progress == Probe::kMissing) {
+        exists[i] = false;
+      } else if (IsHit(probe, word, words.bytes(i)) && StillValid(probe, word)) {
+        exists[i] = true;
+      } else {
+        exists[i] = ContainsOne(word, words.bytes(i));
+      }
+    });
+  });
+  return Status::Ok();
+}
+
+template <typename Keys>
+Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
+                             bool* exists) {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  const Words words(keys);
+  ForEachPart(keys.size, [&](size_t, size_t begin, size_t end) {
+    EpochGuard guard;
+    Tally tally;
+    if (has_string_values()) {
+      LookupStrings(words, begin, end, defaults, static_cast<std::string*>(values), exists, &tally);
+    } else {
+      LookupRows(words, begin, end, defaults, static_cast<std::byte*>(values), exists, &tally);
+    }
+    Count(std::move(tally));
+  });
+  return Status::Ok();
+}
+
+template <typename Keys>
+[[gnu::noinline]] bool TableOf<Keys>::CopyValue(uint64_t word, std::string_view bytes,
+                                                std::byte* out) const {
+  return ReadRow(word, bytes,
+                 [&](const std::byte* row) { LoadRow(out, row, layout_.value_bytes); });
+}
+
+template <typename Keys>
+void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
+                               const Defaults& defaults, std::byte* values, bool* exists,
+                               Tally* tally) const {
+  const size_t bytes = layout_.value_bytes;
+  const auto* default_rows = static_cast<const std::byte*>(defaults.rows);
+  const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
+  const std::byte* one_row = defaults.kind == Defaults::kOneRow ? default_rows : nullptr;
+  if (defaults.kind == Defaults::kInitial && initializer_.is_constant()) {
+    one_row = initializer_.constant_row();
+  }
+  uint64_t hits = 0;
+  Probes<false>(words, begin, end, bytes, nullptr, [&](size_t i, const Probe& probe) {
+    std::byte* out = values + i * bytes;
+    const uint64_t word = words[i];
+    bool found = false;
+    if (IsHit(probe, word, words.bytes(i))) [[likely]] {
+      LoadRow(out, probe.row, bytes);
+      found = StillValid(probe, word);
+    }
+    if (!found && probe.progress != Probe::kMissing) [[unlikely]] {
+      found = CopyValue(word, words.bytes(i), out);
+    }
+    if (exists != nullptr) exists[i] = found;
+    hits += found;
+    if (found) [[likely]]
+      return;
+    if (one_row != nullptr) {
+      std::memcpy(out, one_row, bytes);
+    } else if (row_per_key) {
+      std::memcpy(out, default_rows + i * bytes, bytes);
+    } else {
+      initializer_.Fill(word, out);
+    }
+  });
+  tally->hits += hits;
+  tally->misses += end - begin - hits;
+}
+
+template <typename Keys>
+void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
+                                  const Defaults& defaults, std::string* values, bool* exists,
+                                  Tally* tally) const {
+  const size_t dim = static_cast<size_t>(options_.dim);
+  const auto* rows = static_cast<const std::string_view*>(defaults.rows);
+  std::vector<Blob*> blobs(dim);
+  for (size_t i = begin; i < end; ++i) {
+    const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
+      LoadRow(reinterpret_cast<std::byte*>(blobs.data()), row, layout_.value_bytes);
+    });
+    for (size_t j = 0; j < dim; ++j) {
+      std::string& out = values[i * dim + j];
+      if (found) {
+        out = ViewOf(blobs[j]);
+      } else if (defaults.kind == Defaults::kInitial) {
+        out = initializer_.string_row()[j];
+      } else {
+        out = rows[defaults.kind == Defaults::kRowPerKey ? i * dim + j : j];
+      }
+    }
+    if (exists != nullptr) exists[i] = found;
+    (found ? tally->hits : tally->misses) += 1;
+  }
+}
+
+
+#define TFRA_INSTANTIATE(Keys)                                                               \
+  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const;                \
+  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                           \
+  template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*);
+TFRA_INSTANTIATE(IntKeys)
+TFRA_INSTANTIATE(StringKeys)
+
+}  // namespace tfra

@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "table_find.h"
+
+namespace tfra {
+namespace {
+
+// How many buckets ahead an export prefetches rows.
+constexpr uint64_t kExportAhead = 4;
+
+// The first hash of a shard.
+uint64_t ShardStart(uint32_t shard) { return uint64_t{shard} << (64 - kShardBits); }
+
+template <typename T>
+void Append(std::vector<T>* to, const std::vector<T>& from) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+template <typename Keys>
+Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) {
+  if (max_rows == 0) return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
+  *batch = ExportBatch();
+  if (cursor->done) return Status::Ok();
+  EpochGuard guard;
+  uint64_t from = cursor->position;
+  for (uint32_t s = ShardOf(from); s < kShards; from = ++s < kShards ? ShardStart(s) : 0) {
+    const Shard& shard = shards_[s];
+    const BucketArray* array = shard.array();
+    for (uint64_t bucket = array->HomeOf(from); bucket < array->count; ++bucket) {
+      if (batch->size >= max_rows) {
+        cursor->position = std::max(from, ShardStart(s) | array->FirstHash(bucket));
+        return Status::Ok();
+      }
+      const size_t complete = batch->size;
+      for (Backoff backoff; !ExportBucket(shard, *array, bucket, from, batch); backoff.Wait()) {
+        Truncate(complete, batch);
+        if (shard.array() == array) continue;
+        // The shard has grown: go on from the same hash in the new array.
+        from = std::max(from, ShardStart(s) | array->FirstHash(bucket));
+        array = shard.array();
+        bucket = array->HomeOf(from);
+      }
+    }
+  }
+  cursor->done = true;
+  return Status::Ok();
+}
+
+template <typename Keys>
+bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home,
+                                 uint64_t from, ExportBatch* batch) const {
+  if (home + kExportAhead < array.count) {
+    const Bucket& later = array.buckets[home + kExportAhead];
+    const uint32_t state = later.state.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      if (!(state >> i & 1)) continue;
+      PrefetchRow<false>(RowAt(later.rows[i].load(std::memory_order_relaxed)), layout_.stride);
+    }
+  }
+  Probe probe{&array, array.buckets + home, nullptr, 0, Probe::kFurther};
+  do {
+    probe.state = probe.bucket->state.load(std::memory_order_acquire);
+    if ((probe.state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked) return false;
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      if (!(probe.state >> i & 1)) continue;
+      const uint64_t word = probe.bucket->words[i].load(std::memory_order_relaxed);
+      const uint64_t hash = Keys::Hash(word);
+      if (array.HomeOf(hash) != home || hash < from) continue;
+      const std::byte* row = RowAt(probe.bucket->rows[i].load(std::memory_order_relaxed));
+      if (has_string_keys() || has_string_values()) {
+        // Pointers to strings may be followed only if they are this entry's.
+        thread_local std::vector<std::byte> copy;
+        copy.resize(layout_.stride);
+        LoadRow(copy.data(), row, layout_.stride);
+        if (!StillValid(probe, word)) return false;
+        AppendRow(word, copy.data(), batch);
+      } else {
+        AppendRow(word, row, batch);
+        if (!StillValid(probe, word)) return false;
+      }
+    }
+    if (!(probe.state & Bucket::kOverflow)) return true;
+    probe.bucket = array.Next(probe.bucket);
+  } while (probe.bucket != array.buckets + home);
+  return shard.array() == &array || !(probe.state & Bucket::kMoved);
+}
+
+template <typename Keys>
+void TableOf<Keys>::AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const {
+  ++batch->size;
+  if (has_string_keys()) {
+    batch->string_keys.emplace_back(LoadBlob(row + layout_.key_offset)->view());
+  } else {
+    batch->int_keys.push_back(static_cast<int64_t>(word));
+  }
+  const auto append = [&](std::vector<std::byte>* bytes, size_t offset, size_t count) {
+    const size_t end = bytes->size();
+    bytes->resize(end + count);
+    LoadRow(bytes->data() + end, row + offset, count);
+  };
+  if (has_string_values()) {
+    for (int64_t j = 0; j < options_.dim; ++j) {
+      batch->string_values.emplace_back(ViewOf(LoadBlob(row + j * sizeof(Blob*))));
+    }
+  } else {
+    append(&batch->values, 0, layout_.value_bytes);
+  }
+  if (layout_.slots_bytes > 0) append(&batch->slots, layout_.slots_offset, layout_.slots_bytes);
+  if (options_.metadata) {
+    RowMetadata metadata;
+    LoadRow(reinterpret_cast<std::byte*>(&metadata), row + layout_.metadata_offset, sizeof(metadata));
+    batch->metadata.push_back(metadata);
+  }
+}
+
+template <typename Keys>
+void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
+  batch->size = rows;
+  if (has_string_keys()) {
+    batch->string_keys.resize(rows);
+  } else {
+    batch->int_keys.resize(rows);
+  }
+  if (has_string_values()) {
+    batch->string_values.resize(rows * static_cast<size_t>(options_.dim));
+  } else {
+    batch->values.resize(rows * layout_.value_bytes);
+  }
+  batch->slots.resize(rows * layout_.slots_bytes);
+  if (options_.metadata) batch->metadata.resize(rows);
+}
+
+template <typename Keys>
+Status TableOf<Keys>::ExportAll(ExportBatch* batch) {
+  ExportCursor cursor;
+  return Export(SIZE_MAX, &cursor, batch);
+}
+
+template <typename Keys>
+template <typename Visit>
+Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
+  if (!options_.metadata) {
+    return Status::InvalidArgument(
+        "selecting by metadata needs a table with metadata, received one without");
+  }
+  ParallelFor(kShards, [&](size_t s) {
+    Shard& shard = shards_[s];
+    std::lock_guard lock(shard.mutex());
+    const BucketArray* array = shard.array();
+    for (uint64_t b = 0; b < array->count; ++b) {
+      Bucket* bucket = array->buckets + b;
+      RowMetadata metadata[kBucketEntries];
+      const uint32_t state = bucket->Lock();
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        if (!(state >> i & 1)) continue;
+        const std::byte* row = RowAt(bucket->rows[i].load(std::memory_order_relaxed));
+        std::memcpy(&metadata[i], row + layout_.metadata_offset, sizeof(RowMetadata));
+      }
+      bucket->Release(state);
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        if (state >> i & 1) visit(s, Shard::Entry{bucket, i}, metadata[i]);
+      }
+    }
+  });
+  return Status::Ok();
+}
+
+template <typename Keys>
+Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) {
+  std::vector<uint64_t> counts(kShards);
+  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
+    counts[s] += predicate(metadata);
+  }));
+  *count = 0;
+  for (uint64_t each : counts) *count += each;
+  return Status::Ok();
+}
+
+template <typename Keys>
+Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) {
+  std::vector<Tally> tallies(kShards);
+  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+    if (!predicate(metadata)) return;
+    const uint32_t row = entry.row();
+    shards_[s].Erase(entry);
+    DropStrings(RowAt(row), &tallies[s]);
+    shards_[s].GiveRow(row);
+    ++tallies[s].removals;
+  }));
+  *removed = 0;
+  for (Tally& tally : tallies) {
+    *removed += tally.removals;
+    Count(std::move(tally));
+  }
+  return Status::Ok();
+}
+
+template <typename Keys>
+Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) {
+  *batch = ExportBatch();
+  std::vector<ExportBatch> selected(kShards);
+  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+    if (!predicate(metadata)) return;
+    ++selected[s].size;
+    if (has_string_keys()) {
+      const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
+      selected[s].string_keys.emplace_back(key->view());
+    } else {
+      const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
+      selected[s].int_keys.push_back(static_cast<int64_t>(word));
+    }
+  }));
+  for (const ExportBatch& each : selected) {
+    batch->size += each.size;
+    Append(&batch->int_keys, each.int_keys);
+    Append(&batch->string_keys, each.string_keys);
+  }
+  return Status::Ok();
+}
+
+#define TFRA_INSTANTIATE(Keys)                                                                \
+  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);                 \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                     \
+  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);                \
+  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);               \
+  template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);
+TFRA_INSTANTIATE(IntKeys)
+TFRA_INSTANTIATE(StringKeys)
+
+}  // namespace tfra

@@ -1,0 +1,135 @@
+#include "tfra/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tfra {
+namespace {
+
+// One ParallelFor. Threads draw task numbers from `next` until none is left.
+struct Job {
+  const std::function<void(size_t)>* task;
+  size_t count;
+  std::atomic<size_t> next{0};
+  std::atomic<size_t> done{0};
+  std::mutex mutex;
+  std::condition_variable finished;
+
+  bool Exhausted() const { return next.load(std::memory_order_relaxed) >= count; }
+
+  void Work() {
+    for (size_t i; (i = next.fetch_add(1)) < count;) {
+      (*task)(i);
+      if (done.fetch_add(1) + 1 == count) {
+        std::lock_guard lock(mutex);
+        finished.notify_all();
+      }
+    }
+  }
+};
+
+class Pool {
+ public:
+  // Workers are started when first needed and stay: a larger pool only grows.
+  void Submit(const std::shared_ptr<Job>& job, size_t helpers) {
+    {
+      std::lock_guard lock(mutex_);
+      while (workers_ < helpers) {
+        std::thread([this] { Loop(); }).detach();
+        ++workers_;
+      }
+      jobs_.push_back(job);
+    }
+    if (helpers == 1) {
+      wake_.notify_one();
+    } else {
+      wake_.notify_all();
+    }
+  }
+
+ private:
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      while (!jobs_.empty() && jobs_.front()->Exhausted()) jobs_.pop_front();
+      if (jobs_.empty()) {
+        wake_.wait(lock);
+        continue;
+      }
+      std::shared_ptr<Job> job = jobs_.front();
+      lock.unlock();
+      job->Work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // Guarded by mutex_.
+  size_t workers_ = 0;                     // Guarded by mutex_.
+};
+
+std::atomic<Pool*> the_pool{nullptr};
+
+// Threads do not survive fork(), and the pool's mutex may have been held: the child starts anew
+// and leaves the old pool where it is.
+void StartPool() { the_pool.store(new Pool); }
+
+Pool& ThePool() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    StartPool();
+    pthread_atfork(nullptr, nullptr, StartPool);
+  });
+  return *the_pool.load();
+}
+
+int DefaultThreads() {
+  if (const char* text = std::getenv("TFRA_NUM_THREADS")) {
+    const int threads = std::atoi(text);
+    if (threads >= 1) return threads;
+  }
+#ifdef __linux__
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return std::max(1, CPU_COUNT(&cpus));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::atomic<int>& ThreadCount() {
+  static std::atomic<int> count{DefaultThreads()};
+  return count;
+}
+
+}  // namespace
+
+int NumThreads() { return ThreadCount().load(std::memory_order_relaxed); }
+
+void SetNumThreads(int threads) { ThreadCount().store(threads); }
+
+void ParallelFor(size_t count, const std::function<void(size_t)>& task) {
+  const size_t helpers = std::min<size_t>(count, NumThreads()) - (count > 0);
+  if (helpers == 0) {
+    for (size_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  auto job = std::make_shared<Job>();
+  job->task = &task;
+  job->count = count;
+  ThePool().Submit(job, helpers);
+  job->Work();
+  std::unique_lock lock(job->mutex);
+  job->finished.wait(lock, [&] { return job->done.load() == count; });
+}
+
+}  // namespace tfra
