@@ -1,0 +1,393 @@
+// Speed and memory of the engine against the physical limit, in one run.
+//
+//   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N] [workload ..]
+//
+// Workloads (all by default): lookup assign insert adam mixed. Each prints its rate, the rate of a
+// raw loop over the same bytes by index measured right beside it, and their ratio. Raw loops
+// prefetch and use the same pool of threads. Results are checked: a wrong one ends the run.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hash.h"
+#include "pages.h"
+#include "tfra/table.h"
+#include "tfra/thread_pool.h"
+
+namespace {
+
+using tfra::KeyBatch;
+using tfra::ParallelFor;
+using tfra::Table;
+
+struct Config {
+  std::vector<size_t> keys = {1'000'000, 10'000'000, 30'000'000};
+  std::vector<size_t> dims = {32};
+  int threads = 2;
+  size_t batch = 65'536;
+  size_t rounds = 60;
+  std::vector<std::string> workloads;
+
+  bool Wants(const char* name) const {
+    return workloads.empty() ||
+           std::find(workloads.begin(), workloads.end(), name) != workloads.end();
+  }
+};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "wrong result: %s\n", what);
+  std::exit(1);
+}
+
+void RequireOk(const tfra::Status& status) { Require(status.ok(), status.message().c_str()); }
+
+size_t ResidentBytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long total = 0, resident = 0;
+  if (file != nullptr) {
+    if (std::fscanf(file, "%lu %lu", &total, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Key number i, and what its row holds: a function of both, so that any mix-up shows.
+int64_t KeyOf(size_t i) { return static_cast<int64_t>(tfra::MixInt64(i + 1)); }
+float ValueOf(size_t i, size_t j) { return static_cast<float>((i * 31 + j * 7) & 0xFFFF); }
+
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_(bytes), data_(tfra::AllocatePages(bytes)) {
+    Require(data_ != nullptr, "out of memory");
+  }
+  ~Pages() { tfra::FreePages(data_, bytes_); }
+  float* floats() { return reinterpret_cast<float*>(data_); }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+// `rounds` batches of key numbers, drawn uniformly; distinct within a batch if asked.
+struct Queries {
+  Queries(size_t rounds, size_t batch, size_t keys, bool distinct) {
+    uint64_t draw = 1;
+    for (size_t r = 0; r < rounds; ++r) {
+      std::vector<uint32_t> numbers(batch);
+      std::vector<int64_t> ids(batch);
+      std::vector<bool> used(distinct ? keys : 0);
+      for (size_t i = 0; i < batch; ++i) {
+        uint32_t number;
+        do {
+          number = static_cast<uint32_t>(tfra::MixInt64(draw++ ^ 0xABCDEFu) % keys);
+        } while (distinct && used[number]);
+        if (distinct) used[number] = true;
+        numbers[i] = number;
+        ids[i] = KeyOf(number);
+      }
+      index.push_back(std::move(numbers));
+      key.push_back(std::move(ids));
+    }
+  }
+
+  std::vector<std::vector<uint32_t>> index;
+  std::vector<std::vector<int64_t>> key;
+};
+
+constexpr int kPasses = 7;
+
+// The best of several passes of each body over all rounds, in keys per second. The bodies take
+// turns, so that a noisy neighbour hits all of them.
+std::vector<double> BestRates(const Config& config,
+                              const std::vector<std::function<void(size_t round)>>& bodies) {
+  std::vector<double> best(bodies.size());
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (size_t b = 0; b < bodies.size(); ++b) {
+      const double start = Now();
+      for (size_t r = 0; r < config.rounds; ++r) bodies[b](r);
+      const double keys = static_cast<double>(config.rounds * config.batch);
+      best[b] = std::max(best[b], keys / (Now() - start));
+    }
+  }
+  return best;
+}
+
+// Calls body(begin, end) for the parts of one batch on the pool.
+void Spread(const Config& config, const std::function<void(size_t, size_t)>& body) {
+  const size_t parts = static_cast<size_t>(config.threads);
+  ParallelFor(parts, [&](size_t p) {
+    body(config.batch * p / parts, config.batch * (p + 1) / parts);
+  });
+}
+
+constexpr size_t kRawAhead = 24;
+
+void PrefetchBytes(const float* row, size_t bytes) {
+  for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(row) + b);
+}
+
+void RawGather(const float* rows, const uint32_t* index, size_t begin, size_t end, size_t dim,
+               float* out) {
+  for (size_t i = begin; i < end; ++i) {
+    if (i + kRawAhead < end) PrefetchBytes(rows + index[i + kRawAhead] * dim, dim * 4);
+    std::memcpy(out + i * dim, rows + index[i] * dim, dim * 4);
+  }
+}
+
+// Reads and writes what Adam does: three parts of a row, and a gradient.
+void RawUpdate(float* rows, const uint32_t* index, size_t begin, size_t end, size_t dim,
+               const float* gradients) {
+  const size_t stride = 3 * dim;
+  for (size_t i = begin; i < end; ++i) {
+    if (i + kRawAhead < end) PrefetchBytes(rows + index[i + kRawAhead] * stride, stride * 4);
+    float* value = rows + index[i] * stride;
+    const float* gradient = gradients + i * dim;
+    for (size_t j = 0; j < dim; ++j) {
+      const float g = gradient[j];
+      value[dim + j] += g;
+      value[2 * dim + j] += g * g;
+      value[j] -= g;
+    }
+  }
+}
+
+void Print(const char* name, size_t keys, size_t dim, double rate, double raw, double target) {
+  std::printf("%-22s %10zu keys  dim %3zu  %8.1f M/s  raw %8.1f M/s  ratio %.2f  (target %.2f)\n",
+              name, keys, dim, rate / 1e6, raw / 1e6, rate / raw, target);
+  std::fflush(stdout);
+}
+
+tfra::TableOptions Options(size_t dim, bool adam) {
+  tfra::TableOptions options;
+  options.dim = static_cast<int64_t>(dim);
+  if (adam) options.rule.kind = tfra::RuleKind::kAdam;
+  return options;
+}
+
+// Inserts keys 0 .. keys - 1 in batches and returns the seconds inside the table.
+double Build(const Config& config, Table* table, size_t keys, size_t dim, bool report_memory) {
+  std::vector<int64_t> ids(config.batch);
+  std::vector<float> values(config.batch * dim);
+  double seconds = 0, worst = 0;
+  const size_t before = ResidentBytes();
+  for (size_t first = 0; first < keys; first += config.batch) {
+    const size_t n = std::min(config.batch, keys - first);
+    for (size_t i = 0; i < n; ++i) {
+      ids[i] = KeyOf(first + i);
+      for (size_t j = 0; j < dim; ++j) values[i * dim + j] = ValueOf(first + i, j);
+    }
+    const double start = Now();
+    RequireOk(table->Assign(KeyBatch(ids.data(), n), values.data()));
+    seconds += Now() - start;
+    const size_t inserted = first + n;
+    if (inserted < 1'000'000) continue;
+    const double needed = static_cast<double>(inserted) * (8 + 4.0 * static_cast<double>(dim));
+    worst = std::max(worst, static_cast<double>(ResidentBytes() - before) / needed);
+  }
+  Require(table->size() == keys, "size after inserting");
+  if (report_memory) {
+    const double bytes = static_cast<double>(ResidentBytes() - before) / static_cast<double>(keys);
+    std::printf("%-22s %10zu keys  dim %3zu  %8.1f bytes per key, %.2f of 8 + row (target 1.20), "
+                "at most %.2f while growing (target 1.60)\n",
+                "memory", keys, dim, bytes, bytes / (8 + 4.0 * static_cast<double>(dim)), worst);
+  }
+  return seconds;
+}
+
+void CheckLookup(const Queries& queries, size_t round, size_t dim, const float* out) {
+  for (size_t i = 0; i < queries.index[round].size(); ++i) {
+    for (size_t j = 0; j < dim; ++j) {
+      Require(out[i * dim + j] == ValueOf(queries.index[round][i], j), "looked up values");
+    }
+  }
+}
+
+// Readers and a writer, each calling with one thread, alone and together.
+void Mixed(const Config& config, Table* table, const Queries& queries, size_t keys, size_t dim) {
+  tfra::SetNumThreads(1);
+  // Keys done per second by `readers` and `writers` threads side by side.
+  const auto run = [&](int readers, int writers, double* read_rate, double* write_rate) {
+    std::atomic<bool> stop{false};
+    std::atomic<size_t> read{0}, written{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < readers + writers; ++t) {
+      threads.emplace_back([&, t, reads = t < readers] {
+        std::vector<float> rows(config.batch * dim);
+        for (size_t r = static_cast<size_t>(t); !stop; ++r) {
+          const size_t round = r % config.rounds;
+          const KeyBatch batch(queries.key[round].data(), config.batch);
+          if (reads) {
+            RequireOk(table->Lookup(batch, {}, rows.data(), nullptr));
+            read += config.batch;
+          } else {
+            for (size_t i = 0; i < config.batch; ++i) {
+              for (size_t j = 0; j < dim; ++j) {
+                rows[i * dim + j] = ValueOf(queries.index[round][i], j);
+              }
+            }
+            RequireOk(table->Assign(batch, rows.data()));
+            written += config.batch;
+          }
+        }
+      });
+    }
+    const double start = Now();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    const double seconds = Now() - start;
+    *read_rate = static_cast<double>(read) / seconds;
+    *write_rate = static_cast<double>(written) / seconds;
+  };
+  double reads_alone, writes_alone, reads, writes, none;
+  run(2, 0, &reads_alone, &none);
+  run(0, 1, &none, &writes_alone);
+  run(2, 1, &reads, &writes);
+  tfra::SetNumThreads(config.threads);
+  // Three threads on fewer CPUs can at best do as much as the CPUs they share.
+  const double cpus = static_cast<double>(std::thread::hardware_concurrency());
+  const double possible = std::min(1.0, cpus / 3);
+  const double ratio = (reads + writes) / (reads_alone + writes_alone);
+  std::printf("%-22s %10zu keys  dim %3zu  2 readers %.1f -> %.1f M/s, 1 writer %.1f -> %.1f M/s: "
+              "%.2f of the sum, %.2f of what %.0f CPUs can do for 3 threads (target 0.70)\n",
+              "mixed", keys, dim, reads_alone / 1e6, reads / 1e6, writes_alone / 1e6, writes / 1e6,
+              ratio, ratio / possible, cpus);
+  std::vector<float> rows(config.batch * dim);
+  RequireOk(table->Lookup(KeyBatch(queries.key[0].data(), config.batch), {}, rows.data(), nullptr));
+  CheckLookup(queries, 0, dim, rows.data());
+}
+
+void RunPlain(const Config& config, size_t keys, size_t dim) {
+  const Queries queries(config.rounds, config.batch, keys, false);
+  Pages out(config.batch * dim * 4), values(config.batch * dim * 4), dense(keys * dim * 4);
+  for (size_t i = 0; i < keys; ++i) {
+    for (size_t j = 0; j < dim; ++j) dense.floats()[i * dim + j] = ValueOf(i, j);
+  }
+  for (size_t i = 0; i < config.batch * dim; ++i) values.floats()[i] = ValueOf(i, 3);
+  const auto gather = [&](size_t r) {
+    Spread(config, [&](size_t begin, size_t end) {
+      RawGather(dense.floats(), queries.index[r].data(), begin, end, dim, out.floats());
+    });
+  };
+
+  std::unique_ptr<Table> table;
+  RequireOk(Table::Create(Options(dim, false), &table));
+  const double seconds = Build(config, table.get(), keys, dim, true);
+  const auto batch = [&](size_t r) { return KeyBatch(queries.key[r].data(), config.batch); };
+
+  const auto lookup = [&](size_t r) {
+    RequireOk(table->Lookup(batch(r), {}, out.floats(), nullptr));
+  };
+  const std::vector<double> reads = BestRates(config, {gather, lookup});
+  CheckLookup(queries, config.rounds - 1, dim, out.floats());
+  if (config.Wants("insert")) {
+    Print("insert new", keys, dim, static_cast<double>(keys) / seconds, reads[0], 0.2);
+  }
+  if (config.Wants("lookup")) {
+    Print("lookup", keys, dim, reads[1], reads[0], keys > 2'000'000 ? 0.5 : 0.4);
+  }
+  if (config.Wants("assign")) {
+    const auto assign = [&](size_t r) { RequireOk(table->Assign(batch(r), values.floats())); };
+    const std::vector<double> writes = BestRates(config, {gather, assign});
+    Print("assign existing", keys, dim, writes[1], writes[0], 0.45);
+    const size_t last = config.rounds - 1, i = config.batch - 1;
+    std::vector<float> row(dim);
+    RequireOk(table->Lookup(KeyBatch(&queries.key[last][i], 1), {}, row.data(), nullptr));
+    for (size_t j = 0; j < dim; ++j) {
+      Require(row[j] == ValueOf(i * dim + j, 3), "assigned values");
+    }
+    Build(config, table.get(), keys, dim, false);
+  }
+  if (config.Wants("mixed")) Mixed(config, table.get(), queries, keys, dim);
+}
+
+void RunAdam(const Config& config, size_t keys, size_t dim) {
+  const Queries queries(config.rounds, config.batch, keys, true);
+  std::vector<float> gradients(config.batch * dim);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    gradients[i] = 0.01f * static_cast<float>(static_cast<int>(i % 17) - 8);
+  }
+  Pages rows(keys * dim * 4 * 3);
+  std::memset(rows.floats(), 0, keys * dim * 4 * 3);
+  std::unique_ptr<Table> table;
+  RequireOk(Table::Create(Options(dim, true), &table));
+  Build(config, table.get(), keys, dim, false);
+  tfra::UpdateParams params;
+  const auto raw = [&](size_t r) {
+    Spread(config, [&](size_t begin, size_t end) {
+      RawUpdate(rows.floats(), queries.index[r].data(), begin, end, dim, gradients.data());
+    });
+  };
+  const auto apply = [&](size_t r) {
+    RequireOk(table->ApplyGradients(KeyBatch(queries.key[r].data(), config.batch), gradients.data(),
+                                    tfra::ValueType::kFloat32, params));
+    ++params.step;
+  };
+  const std::vector<double> rates = BestRates(config, {raw, apply});
+  const tfra::TableStats stats = table->stats();
+  Require(stats.size == keys, "size after updates");
+  Require(stats.updates == kPasses * config.rounds * config.batch, "number of updates");
+  Print("apply Adam", keys, dim, rates[1], rates[0], 0.4);
+}
+
+std::vector<size_t> Numbers(const char* text) {
+  std::vector<size_t> numbers;
+  for (const char* p = text; *p != '\0';) {
+    char* end;
+    numbers.push_back(std::strtoull(p, &end, 10));
+    p = *end == ',' ? end + 1 : end;
+    if (end == p && *end != '\0') break;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Config config;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool more = i + 1 < argc;
+    if (argument == "--keys" && more) {
+      config.keys = Numbers(argv[++i]);
+    } else if (argument == "--dim" && more) {
+      config.dims = Numbers(argv[++i]);
+    } else if (argument == "--threads" && more) {
+      config.threads = std::atoi(argv[++i]);
+    } else if (argument == "--batch" && more) {
+      config.batch = Numbers(argv[++i]).at(0);
+    } else if (argument == "--rounds" && more) {
+      config.rounds = Numbers(argv[++i]).at(0);
+    } else {
+      config.workloads.push_back(argument);
+    }
+  }
+  tfra::SetNumThreads(config.threads);
+  std::printf("threads %d, batch %zu, float32, uniform random keys\n", config.threads, config.batch);
+  for (const size_t dim : config.dims) {
+    for (const size_t keys : config.keys) {
+      if (config.Wants("lookup") || config.Wants("assign") || config.Wants("insert") ||
+          config.Wants("mixed")) {
+        RunPlain(config, keys, dim);
+      }
+      // Beyond this the raw rows and the table's would not both fit in 24 GiB.
+      if (config.Wants("adam") && keys * dim <= 400'000'000) RunAdam(config, keys, dim);
+    }
+  }
+  return 0;
+}
