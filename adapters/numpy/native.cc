@@ -1,0 +1,282 @@
+// tfra._native: the engine's Table for Python, over raw bytes of NumPy arrays.
+//
+// This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "arguments.h"
+#include "tfra/thread_pool.h"
+
+namespace tfra::python {
+namespace {
+
+// Runs an engine call without the GIL and raises what it returns.
+template <typename Call>
+void Run(Call&& call) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = call();
+  }
+  Raise(status);
+}
+
+TableOptions OptionsOf(const std::string& key_type, const std::string& value_type, int64_t dim,
+                       const nb::dict& initializer, const nb::dict& rule, bool metadata,
+                       int64_t capacity) {
+  TableOptions options;
+  options.key_type = KeyTypeOf(key_type);
+  options.value_type = ValueTypeOf(value_type);
+  options.dim = dim;
+  options.initializer = InitializerOf(initializer);
+  options.rule = RuleOf(rule);
+  options.metadata = metadata;
+  options.initial_capacity = capacity;
+  return options;
+}
+
+nb::dict DictOf(const TableStats& stats) {
+  nb::dict dict;
+  dict["size"] = stats.size;
+  dict["capacity"] = stats.capacity;
+  dict["index_bytes"] = stats.index_bytes;
+  dict["row_bytes"] = stats.row_bytes;
+  dict["string_bytes"] = stats.string_bytes;
+  dict["hits"] = stats.hits;
+  dict["misses"] = stats.misses;
+  dict["inserts"] = stats.inserts;
+  dict["updates"] = stats.updates;
+  dict["removals"] = stats.removals;
+  dict["ignored"] = stats.ignored;
+  return dict;
+}
+
+nb::list BytesList(const std::vector<std::string>& texts) {
+  nb::list list;
+  for (const std::string& text : texts) list.append(nb::bytes(text.data(), text.size()));
+  return list;
+}
+
+// An array that owns the vector's memory.
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> ArrayOf(std::vector<T> vector) {
+  auto* owned = new std::vector<T>(std::move(vector));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
+}
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> ArrayOf(std::vector<std::byte> vector) {
+  auto* owned = new std::vector<std::byte>(std::move(vector));
+  nb::capsule owner(owned,
+                    [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
+}
+
+class NativeTable {
+ public:
+  explicit NativeTable(const TableOptions& options) {
+    Run([&] { return Table::Create(options, &table_); });
+  }
+
+  nb::object Lookup(const KeysArgument& keys_argument, int default_kind,
+                    const std::optional<ValuesArgument>& default_rows,
+                    const std::optional<OutBytes>& out, const std::optional<OutBytes>& exists) {
+    const Keys keys(keys_argument);
+    const size_t n = keys.size() * dim();
+    if (exists) RequireBytes(exists->size(), keys.size(), "exists");
+    bool* mask = exists ? reinterpret_cast<bool*>(exists->data()) : nullptr;
+    Defaults defaults;
+    defaults.kind = static_cast<Defaults::Kind>(default_kind);
+    std::optional<Values> rows;
+    if (default_rows) {
+      rows.emplace(*default_rows, type(), defaults.kind == Defaults::kOneRow ? dim() : n, "default");
+      defaults.rows = rows->data();
+    } else if (defaults.kind != Defaults::kInitial) {
+      throw nb::value_error("expected default rows");
+    }
+    if (type() == ValueType::kString) {
+      std::vector<std::string> texts(n);
+      Run([&] { return table_->Lookup(keys.batch(), defaults, texts.data(), mask); });
+      return BytesList(texts);
+    }
+    if (!out) throw nb::value_error("expected an array for the values");
+    RequireBytes(out->size(), n * SizeOf(type()), "out");
+    void* values = out->data();
+    Run([&] { return table_->Lookup(keys.batch(), defaults, values, mask); });
+    return nb::none();
+  }
+
+  void Contains(const KeysArgument& keys_argument, const OutBytes& exists) {
+    const Keys keys(keys_argument);
+    RequireBytes(exists.size(), keys.size(), "exists");
+    bool* mask = reinterpret_cast<bool*>(exists.data());
+    Run([&] { return table_->Contains(keys.batch(), mask); });
+  }
+
+  void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
+              const std::optional<InBytes>& slots) {
+    const Keys keys(keys_argument);
+    const Values values(values_argument, type(), keys.size() * dim(), "values");
+    if (slots) {
+      RequireBytes(slots->size(),
+                   keys.size() * table_->slot_elements() * SizeOf(ComputeType(type())), "slots");
+    }
+    const void* slot_data = slots ? slots->data() : nullptr;
+    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data); });
+  }
+
+  void Accumulate(const KeysArgument& keys_argument, const ValuesArgument& deltas_argument,
+                  const InBytes& exists) {
+    const Keys keys(keys_argument);
+    const Values deltas(deltas_argument, type(), keys.size() * dim(), "deltas");
+    RequireBytes(exists.size(), keys.size(), "exists");
+    const bool* mask = reinterpret_cast<const bool*>(exists.data());
+    Run([&] { return table_->Accumulate(keys.batch(), deltas.data(), mask); });
+  }
+
+  void ApplyGradients(const KeysArgument& keys_argument, const InBytes& gradients,
+                      const std::string& gradient_type, const nb::dict& params) {
+    const Keys keys(keys_argument);
+    const ValueType given = ValueTypeOf(gradient_type);
+    RequireBytes(gradients.size(), keys.size() * dim() * SizeOf(given), "gradients");
+    const UpdateParams update = ParamsOf(params);
+    const void* data = gradients.data();
+    Run([&] { return table_->ApplyGradients(keys.batch(), data, given, update); });
+  }
+
+  size_t Remove(const KeysArgument& keys_argument) {
+    const Keys keys(keys_argument);
+    size_t removed = 0;
+    Run([&] { return table_->Remove(keys.batch(), &removed); });
+    return removed;
+  }
+
+  void Clear() {
+    Run([&] { return table_->Clear(); });
+  }
+  void Reserve(int64_t keys) {
+    Run([&] { return table_->Reserve(keys); });
+  }
+  void Shrink() {
+    Run([&] { return table_->Shrink(); });
+  }
+  uint64_t Size() const { return table_->size(); }
+  uint32_t Clock() const { return table_->clock(); }
+  void SetClock(uint32_t now) { table_->SetClock(now); }
+  nb::dict Stats() const { return DictOf(table_->stats()); }
+
+  nb::list Slots() const {
+    nb::list list;
+    for (const SlotInfo& slot : table_->slots()) {
+      list.append(nb::make_tuple(slot.name, slot.elements));
+    }
+    return list;
+  }
+
+  // (keys, values, slots, position, done): arrays of bytes, or lists of bytes objects.
+  nb::tuple Export(size_t max_rows, uint64_t position) {
+    ExportCursor cursor{position, false};
+    ExportBatch batch;
+    Run([&] { return table_->Export(max_rows, &cursor, &batch); });
+    nb::object values = type() == ValueType::kString ? nb::object(BytesList(batch.string_values))
+                                                     : nb::cast(ArrayOf(std::move(batch.values)));
+    return nb::make_tuple(KeysOf(&batch), values, ArrayOf(std::move(batch.slots)), cursor.position,
+                          cursor.done);
+  }
+
+  uint64_t CountIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    uint64_t count = 0;
+    Run([&] { return table_->CountIf(Predicate(written_before, count_below), &count); });
+    return count;
+  }
+
+  uint64_t RemoveIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    uint64_t count = 0;
+    Run([&] { return table_->RemoveIf(Predicate(written_before, count_below), &count); });
+    return count;
+  }
+
+  nb::object SelectIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    ExportBatch batch;
+    Run([&] { return table_->SelectIf(Predicate(written_before, count_below), &batch); });
+    return KeysOf(&batch);
+  }
+
+ private:
+  static MetadataPredicate Predicate(std::optional<int64_t> written_before,
+                                     std::optional<int64_t> count_below) {
+    return [=](const RowMetadata& metadata) {
+      return (!written_before || metadata.time < *written_before) &&
+             (!count_below || metadata.count < *count_below);
+    };
+  }
+
+  nb::object KeysOf(ExportBatch* batch) const {
+    return table_->options().key_type == KeyType::kString
+               ? nb::object(BytesList(batch->string_keys))
+               : nb::cast(ArrayOf(std::move(batch->int_keys)));
+  }
+
+  ValueType type() const { return table_->options().value_type; }
+  size_t dim() const { return static_cast<size_t>(table_->options().dim); }
+
+  std::unique_ptr<Table> table_;
+};
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  using namespace nb::literals;
+  m.doc() = "The engine of tfra, over raw bytes. Use tfra.Table instead.";
+
+  nb::class_<NativeTable>(m, "NativeTable")
+      .def(
+          "__init__",
+          [](NativeTable* self, const std::string& key_type, const std::string& value_type,
+             int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
+             int64_t capacity) {
+            new (self) NativeTable(
+                OptionsOf(key_type, value_type, dim, initializer, rule, metadata, capacity));
+          },
+          "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
+          "capacity"_a)
+      .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
+           "out"_a.none(), "exists"_a.none())
+      .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
+      .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none())
+      .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a)
+      .def("apply_gradients", &NativeTable::ApplyGradients, "keys"_a, "gradients"_a,
+           "gradient_type"_a, "params"_a)
+      .def("remove", &NativeTable::Remove, "keys"_a)
+      .def("clear", &NativeTable::Clear)
+      .def("reserve", &NativeTable::Reserve, "keys"_a)
+      .def("shrink", &NativeTable::Shrink)
+      .def("size", &NativeTable::Size)
+      .def("clock", &NativeTable::Clock)
+      .def("set_clock", &NativeTable::SetClock, "now"_a)
+      .def("stats", &NativeTable::Stats)
+      .def("slots", &NativeTable::Slots)
+      .def("export", &NativeTable::Export, "max_rows"_a, "position"_a)
+      .def("count_if", &NativeTable::CountIf, "written_before"_a.none(), "count_below"_a.none())
+      .def("remove_if", &NativeTable::RemoveIf, "written_before"_a.none(), "count_below"_a.none())
+      .def("select_if", &NativeTable::SelectIf, "written_before"_a.none(), "count_below"_a.none());
+
+  m.def(
+      "estimate_memory",
+      [](const std::string& key_type, const std::string& value_type, int64_t dim,
+         const nb::dict& initializer, const nb::dict& rule, bool metadata, int64_t keys,
+         double key_bytes) {
+        TableStats estimate;
+        Raise(EstimateMemory(
+            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, 0), keys, key_bytes,
+            &estimate));
+        return DictOf(estimate);
+      },
+      "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "keys"_a,
+      "key_bytes"_a);
+  m.def("num_threads", &NumThreads);
+  m.def("set_num_threads", &SetNumThreads, "threads"_a);
+}
+
+}  // namespace tfra::python

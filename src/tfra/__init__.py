@@ -1,0 +1,33 @@
+"""Dynamic embedding tables for recommender models.
+
+A table maps keys (int64 or strings) to rows, with no fixed vocabulary: a key gets its own row the
+first time training meets it.
+
+Example:
+>>> import numpy as np
+>>> import tfra
+>>> table = tfra.Table(dim=4, initializer="normal", optimizer="adam")
+>>> table.apply_gradients([42, 7], np.ones((2, 4), np.float32))
+>>> len(table)
+2
+"""
+
+from importlib.metadata import version
+
+from tfra import initializers, optimizers
+from tfra._memory import estimate_memory
+from tfra._table import Table, TableStats
+from tfra._threads import get_num_threads, set_num_threads
+
+__version__ = version("tfra")
+
+__all__ = [
+    "Table",
+    "TableStats",
+    "__version__",
+    "estimate_memory",
+    "get_num_threads",
+    "initializers",
+    "optimizers",
+    "set_num_threads",
+]

@@ -1,0 +1,496 @@
+"""The table over NumPy arrays: checks and shapes here, everything else in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra import _arrays as arrays
+from tfra import _native, initializers, optimizers
+
+_INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """A table's size, its memory, and what happened to it since it was made.
+
+    Args:
+        size: Keys in the table.
+        capacity: Keys it can hold before the index grows.
+        load: `size / capacity`.
+        index_bytes: Memory of the index.
+        row_bytes: Memory of the rows, those of removed keys included until `shrink`.
+        string_bytes: Memory of string keys and string values.
+        lookups: Keys looked up: `hits + misses`.
+        hits: Keys looked up that were there.
+        misses: Keys looked up that were not.
+        inserts: Keys that got a row.
+        updates: Writes to rows that were there.
+        removals: Keys that lost their row.
+        ignored: Keys that `accum` was told to leave alone.
+    """
+
+    size: int
+    capacity: int
+    load: float
+    index_bytes: int
+    row_bytes: int
+    string_bytes: int
+    lookups: int
+    hits: int
+    misses: int
+    inserts: int
+    updates: int
+    removals: int
+    ignored: int
+
+
+class Table:
+    """A table from keys to rows, with no fixed vocabulary.
+
+    A key that was never written has no row. Looking it up gives its initial value, a pure function
+    of `(seed, key)`, and stores nothing; writing to it, or applying a gradient, stores its row.
+
+    Keys may have any shape, scalars included; rows come back in `keys.shape + (dim,)`. Any thread
+    may call any method at any time: calls release the GIL, each row is read and written as a whole,
+    and no update is lost. Arrays that are contiguous and of the right dtype are not copied.
+
+    Example:
+    >>> import numpy as np
+    >>> import tfra
+    >>> table = tfra.Table(dim=2)
+    >>> table.upsert([10, 20], [[1.0, 2.0], [3.0, 4.0]])
+    >>> table.lookup([20, 30]).tolist()
+    [[3.0, 4.0], [0.0, 0.0]]
+
+    Args:
+        dim: The length of a row, 1 or more.
+        key_dtype: `"int64"` or `"string"`.
+        value_dtype: float32, float16, bfloat16, float64, int8, int32, int64, bool or string.
+        initializer: The value of keys without a row: a name (`"zeros"`, `"ones"`, `"uniform"`,
+            `"normal"`, `"truncated_normal"`), a number, a row, or one of `tfra.initializers`.
+        seed: An int; two tables with equal seeds and initializers have equal initial values.
+        optimizer: A name such as `"adam"`, or one of `tfra.optimizers`. Its slots are part of the
+            rows, in float32 (float64 for float64 values).
+        metadata: Whether rows carry the time of their last write and the number of writes.
+        capacity: The number of keys to make room for.
+
+    Raises:
+        TypeError: If a dtype, an initializer or an optimizer is unknown, or they do not go
+            together.
+        ValueError: If a number is out of range.
+        MemoryError: If there is no room for `capacity` keys.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        key_dtype: Any = "int64",
+        value_dtype: Any = "float32",
+        initializer: Any = "zeros",
+        seed: int = 0,
+        optimizer: optimizers.Optimizer | str | None = None,
+        metadata: bool = False,
+        capacity: int = 0,
+    ) -> None:
+        self._dim = arrays.integer(dim, "dim")
+        self._key_dtype = arrays.key_dtype(key_dtype)
+        self._value_dtype = arrays.value_dtype(value_dtype)
+        self._initializer = initializers.get(initializer, strings=self._value_dtype == object)
+        self._seed = arrays.integer(seed, "seed")
+        self._optimizer = optimizers.get(optimizer)
+        self._metadata = bool(metadata)
+        self._step = 0
+        # A row longer than the engine takes is refused there; it must not be made here.
+        row_dim = self._dim if 1 <= self._dim <= 2**24 else 1
+        self._native = _native.NativeTable(
+            arrays.type_name(self._key_dtype),
+            arrays.type_name(self._value_dtype),
+            self._dim,
+            initializers.spec(self._initializer, self._seed, self._value_dtype, row_dim),
+            self._optimizer.rule() if self._optimizer else {"kind": "none"},
+            self._metadata,
+            arrays.integer(capacity, "capacity"),
+        )
+        self._slots = dict(self._native.slots())
+
+    @property
+    def dim(self) -> int:
+        """The length of a row."""
+        return self._dim
+
+    @property
+    def key_dtype(self) -> np.dtype[Any]:
+        """The dtype of keys: int64, or object for strings."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """The dtype of values; object for strings."""
+        return self._value_dtype
+
+    @property
+    def initializer(self) -> initializers.Initializer:
+        """What keys without a row hold."""
+        return self._initializer
+
+    @property
+    def seed(self) -> int:
+        """The seed of the initial values."""
+        return self._seed
+
+    @property
+    def optimizer(self) -> optimizers.Optimizer | None:
+        """The optimizer, or None."""
+        return self._optimizer
+
+    @property
+    def metadata(self) -> bool:
+        """Whether rows carry metadata."""
+        return self._metadata
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """The optimizer slots of a row."""
+        return tuple(self._slots)
+
+    @property
+    def step(self) -> int:
+        """The number of the last optimizer step."""
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if arrays.integer(step, "step") < 0:
+            raise ValueError(f"`step` must be 0 or more. Received: {step}")
+        self._step = int(step)
+
+    @property
+    def clock(self) -> int:
+        """The time that writes leave in metadata: seconds since 1970, until it is set."""
+        return self._native.clock()
+
+    @clock.setter
+    def clock(self, now: int) -> None:
+        if not 0 <= arrays.integer(now, "clock") < 2**32:
+            raise ValueError(f"`clock` must be between 0 and 2**32 - 1. Received: {now}")
+        self._native.set_clock(int(now))
+
+    def __len__(self) -> int:
+        return self._native.size()
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(np.all(self.contains(key)))
+
+    def __repr__(self) -> str:
+        optimizer = f", optimizer={self._optimizer!r}" if self._optimizer else ""
+        return (
+            f"<tfra.Table of {len(self)} keys: dim={self._dim}, "
+            f"key_dtype={arrays.type_name(self._key_dtype)}, "
+            f"value_dtype={arrays.type_name(self._value_dtype)}{optimizer}>"
+        )
+
+    def lookup(
+        self,
+        keys: Any,
+        default: Any = None,
+        *,
+        return_exists: bool = False,
+        out: NDArray[Any] | None = None,
+    ) -> Any:
+        """Returns the rows of keys. Inserts nothing.
+
+        Args:
+            keys: Keys of any shape.
+            default: What keys without a row get: `None` for their initial value, one value, one row
+                `[dim]`, or a row for each key.
+            return_exists: Whether to return also which keys have a row.
+            out: An array for the result, contiguous, of the right shape and dtype.
+
+        Returns:
+            An array `keys.shape + (dim,)`; with `return_exists` a pair of it and a bool array
+            `keys.shape`.
+
+        Raises:
+            TypeError: If keys, default or out are of another dtype than the table's.
+            ValueError: If default or out have a wrong shape.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        full = (*shape, self._dim)
+        kind, rows = self._default(default, full)
+        exists = np.empty(shape, np.bool_) if return_exists else None
+        mask = None if exists is None else arrays.raw_bytes(exists)
+        result: NDArray[Any]
+        if self._value_dtype == object:
+            if out is not None:
+                raise TypeError("`out` must be None for string values. Received: an array")
+            texts = self._native.lookup(flat, kind, rows, None, mask)
+            assert texts is not None
+            result = arrays.object_array(texts, full)
+        else:
+            result = self._out(out, full)
+            self._native.lookup(flat, kind, rows, arrays.raw_bytes(result), mask)
+        return result if exists is None else (result, exists)
+
+    def _default(self, default: Any, full: arrays.Shape) -> tuple[int, Any]:
+        if default is None:
+            return _INITIAL, None
+        shape = np.shape(np.asarray(default, dtype=object if self._value_dtype == object else None))
+        if shape == ():
+            default = np.full(self._dim, default, dtype=self._value_dtype)
+            shape = (self._dim,)
+        if shape == (self._dim,):
+            return _ONE_ROW, arrays.flat_values(default, self._value_dtype, shape, "default")
+        return _ROW_PER_KEY, arrays.flat_values(default, self._value_dtype, full, "default")
+
+    def _out(self, out: NDArray[Any] | None, full: arrays.Shape) -> NDArray[Any]:
+        if out is None:
+            return np.empty(full, self._value_dtype)
+        if not isinstance(out, np.ndarray) or out.dtype != self._value_dtype:
+            received = getattr(out, "dtype", type(out).__name__)
+            raise TypeError(f"`out` must be an array of {self._value_dtype}. Received: {received}")
+        arrays.require_shape(out.shape, full, "out")
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise ValueError(
+                "`out` must be C-contiguous and writeable. Received: "
+                f"c_contiguous={out.flags.c_contiguous}, writeable={out.flags.writeable}"
+            )
+        return out
+
+    def contains(self, keys: Any) -> NDArray[np.bool_]:
+        """Returns which keys have a row, in their shape.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        exists = np.empty(shape, np.bool_)
+        self._native.contains(flat, arrays.raw_bytes(exists))
+        return exists
+
+    def upsert(
+        self, keys: Any, values: Any, *, slots: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Inserts or overwrites rows. Of equal keys the last one stays.
+
+        Args:
+            keys: Keys of any shape.
+            values: Rows, `keys.shape + (dim,)`.
+            slots: All optimizer slots, by name, as `export(slots=True)` returns them. Without it,
+                rows that are there keep theirs, and new rows get initial ones.
+
+        Raises:
+            TypeError: If keys or values are of another dtype than the table's.
+            ValueError: If values or slots have a wrong shape, or slots other names.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")
+        self._native.assign(flat, rows, None if slots is None else self._packed(slots, shape))
+
+    def _packed(
+        self, slots: Mapping[str, NDArray[Any]], shape: arrays.Shape
+    ) -> NDArray[np.uint8] | None:
+        if set(slots) != set(self._slots):
+            raise ValueError(
+                f"`slots` must be {sorted(self._slots)}. Received: {sorted(slots)}"
+            )
+        dtype = arrays.compute_dtype(self._value_dtype)
+        count = arrays.element_count(shape)
+        parts = [
+            arrays.typed_array(slots[name], (dtype,), (*shape, width), f"slots[{name!r}]")
+            for name, width in self._slots.items()
+        ]
+        if not parts:
+            return None
+        return arrays.raw_bytes(np.concatenate([p.reshape(count, p.shape[-1]) for p in parts], 1))
+
+    def accum(self, keys: Any, deltas: Any, exists: Any) -> None:
+        """Adds deltas to rows, for writers that share a table.
+
+        `exists` is what the caller last knew of each key. A key that is there and was known is added
+        to. A key that is not there and was unknown gets the delta as its row. In the two other
+        cases, where someone else inserted or removed the key meanwhile, nothing happens but that
+        `stats().ignored` counts it. Equal keys are taken one after the other.
+
+        Args:
+            keys: Keys of any shape.
+            deltas: Rows to add, `keys.shape + (dim,)`. Integers wrap around; bools are or-ed.
+            exists: Bools, `keys.shape`.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype, or the values are strings.
+            ValueError: If an array has a wrong shape.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        if self._value_dtype == object:
+            raise TypeError("`accum` needs values that can be added. Received: a table of strings")
+        rows = arrays.flat_values(deltas, self._value_dtype, (*shape, self._dim), "deltas")
+        known = arrays.typed_array(exists, (np.dtype(np.bool_),), shape, "exists")
+        self._native.accumulate(flat, rows, arrays.raw_bytes(known))
+
+    def apply_gradients(
+        self, keys: Any, gradients: Any, *, step: int | None = None, **hyper: float | None
+    ) -> None:
+        """Takes one optimizer step on the rows of keys.
+
+        Gradients of equal keys are summed first. Keys without a row get one, from their initial
+        value. Value and slots are updated in place.
+
+        Args:
+            keys: Keys of any shape.
+            gradients: Rows, `keys.shape + (dim,)`, of the table's value dtype or of the dtype of its
+                slots.
+            step: The number of this step, from 1 on. By default one more than `Table.step`, which
+                becomes the number used.
+            **hyper: Arguments of the optimizer that differ in this step, such as `learning_rate`.
+
+        Raises:
+            TypeError: If keys or gradients are of a wrong dtype, or a hyper-parameter is unknown.
+            ValueError: If the table has no optimizer, or a shape or number is wrong.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        if self._optimizer is None:
+            raise ValueError(
+                "`apply_gradients` needs a table with an optimizer. Received: optimizer=None"
+            )
+        dtypes = (arrays.compute_dtype(self._value_dtype), self._value_dtype)
+        array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
+        number = self._step + 1 if step is None else step
+        params = self._optimizer.params(number, **hyper)
+        self._native.apply_gradients(flat, arrays.raw_bytes(array), array.dtype.name, params)
+        self._step = int(number)
+
+    def remove(self, keys: Any) -> int:
+        """Removes keys and their rows, and returns how many were there.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+        """
+        return self._native.remove(arrays.flat_keys(keys, self._key_dtype)[0])
+
+    def clear(self) -> None:
+        """Removes all keys. The memory stays for reuse; `shrink` gives it back."""
+        self._native.clear()
+
+    def reserve(self, keys: int) -> None:
+        """Makes room for this many keys in all, so that the index does not grow until then.
+
+        Raises:
+            ValueError: If the number is negative or beyond what a table can hold.
+            MemoryError: If there is no room.
+        """
+        self._native.reserve(arrays.integer(keys, "keys"))
+
+    def shrink(self) -> None:
+        """Gives memory that the present keys do not need back to the operating system."""
+        self._native.shrink()
+
+    def export(self, *, slots: bool = False) -> Any:
+        """Returns the whole content, in no particular order.
+
+        Args:
+            slots: Whether to return also the optimizer slots.
+
+        Returns:
+            `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` also a dict from name to
+            array.
+        """
+        batch, _, _ = self._export(2**63, 0, slots)
+        return batch
+
+    def iterate(self, batch_size: int = 65_536, *, slots: bool = False) -> Iterator[Any]:
+        """Yields the content in batches, as `export` returns it.
+
+        Only one batch is in memory at a time, and other threads may write meanwhile: a key that is
+        in the table all the time comes exactly once.
+
+        Args:
+            batch_size: About how many keys a batch has.
+            slots: Whether to yield also the optimizer slots.
+
+        Yields:
+            Batches that are not empty.
+
+        Raises:
+            ValueError: If `batch_size` is less than 1.
+        """
+        if arrays.integer(batch_size, "batch_size") < 1:
+            raise ValueError(f"`batch_size` must be 1 or more. Received: {batch_size}")
+        return self._batches(batch_size, slots)
+
+    def _batches(self, batch_size: int, slots: bool) -> Iterator[Any]:
+        position, done = 0, False
+        while not done:
+            batch, position, done = self._export(batch_size, position, slots)
+            if len(batch[0]) > 0:
+                yield batch
+
+    def _export(self, max_rows: int, position: int, slots: bool) -> tuple[Any, int, bool]:
+        keys, values, packed, position, done = self._native.export(max_rows, position)
+        if self._key_dtype == object:
+            keys = arrays.object_array(keys, (len(keys),))
+        if self._value_dtype == object:
+            values = arrays.object_array(values, (len(keys), self._dim))
+        else:
+            values = arrays.from_bytes(values, self._value_dtype, self._dim)
+        if not slots:
+            return (keys, values), position, done
+        unpacked: dict[str, NDArray[Any]] = {}
+        if self._slots:
+            dtype = arrays.compute_dtype(self._value_dtype)
+            rows = arrays.from_bytes(packed, dtype, sum(self._slots.values()))
+            start = 0
+            for name, width in self._slots.items():
+                unpacked[name] = rows[:, start : start + width]
+                start += width
+        return (keys, values, unpacked), position, done
+
+    def count_if(
+        self, *, written_before: int | None = None, count_below: int | None = None
+    ) -> int:
+        """Counts keys by their metadata.
+
+        Args:
+            written_before: Only keys whose last write was before this time (see `clock`).
+            count_below: Only keys that were written fewer times than this.
+
+        Returns:
+            The number of keys for which both hold.
+
+        Raises:
+            ValueError: If the table has no metadata.
+        """
+        return self._native.count_if(written_before, count_below)
+
+    def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
+        """Returns the keys that `count_if` counts, as an array `[n]`."""
+        keys = self._native.select_if(written_before, count_below)
+        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == object else keys
+
+    def remove_if(
+        self, *, written_before: int | None = None, count_below: int | None = None
+    ) -> int:
+        """Removes the keys that `count_if` counts, in one pass, and returns how many."""
+        return self._native.remove_if(written_before, count_below)
+
+    def stats(self) -> TableStats:
+        """Returns the table's size, memory and counters."""
+        raw = self._native.stats()
+        load = raw["size"] / raw["capacity"] if raw["capacity"] else 0.0
+        return TableStats(**raw, load=load, lookups=raw["hits"] + raw["misses"])
+
+    def memory_usage(self) -> dict[str, int]:
+        """Returns the bytes of `index`, `rows` and `strings`, and their `total`."""
+        stats = self.stats()
+        parts = {
+            "index": stats.index_bytes,
+            "rows": stats.row_bytes,
+            "strings": stats.string_bytes,
+        }
+        return {**parts, "total": sum(parts.values())}

@@ -1,0 +1,29 @@
+"""How many threads a call may use."""
+
+from __future__ import annotations
+
+from tfra import _native
+from tfra._arrays import integer
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call may use, the calling one included.
+
+    At first that is the environment variable `TFRA_NUM_THREADS`, or the number of CPUs this process
+    may run on.
+    """
+    return _native.num_threads()
+
+
+def set_num_threads(threads: int) -> None:
+    """Sets how many threads a call may use, from the next call on.
+
+    Args:
+        threads: An int from 1 to 1024.
+
+    Raises:
+        ValueError: If it is out of that range.
+    """
+    if not 1 <= integer(threads, "threads") <= 1024:
+        raise ValueError(f"`threads` must be between 1 and 1024. Received: {threads}")
+    _native.set_num_threads(threads)

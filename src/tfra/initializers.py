@@ -1,0 +1,187 @@
+"""What a key's row holds before it was ever written: a pure function of (seed, key).
+
+The same key gets the same row whatever the batch, the order, the thread or the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """Base class of the initializers."""
+
+
+@dataclass(frozen=True)
+class Zeros(Initializer):
+    """Zeros, `False` or empty strings."""
+
+
+@dataclass(frozen=True)
+class Ones(Initializer):
+    """Ones, or `True`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Initializer):
+    """The same value for every key.
+
+    Example:
+    >>> import tfra
+    >>> table = tfra.Table(dim=2, initializer=tfra.initializers.Constant([1.0, 2.0]))
+    >>> table.lookup(7).tolist()
+    [1.0, 2.0]
+
+    Args:
+        value: A number, or a row of `dim` numbers; for tables of strings, a string or `dim` of
+            them.
+    """
+
+    value: float | str | bytes | Sequence[Any] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Uniform(Initializer):
+    """Uniformly distributed numbers.
+
+    Args:
+        minval: The lowest value.
+        maxval: The end of the range, not reached.
+    """
+
+    minval: float = -0.05
+    maxval: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.minval) and self.minval <= self.maxval < math.inf):
+            raise ValueError(
+                "`minval` and `maxval` must be finite numbers with minval <= maxval. "
+                f"Received: minval={self.minval}, maxval={self.maxval}"
+            )
+
+
+@dataclass(frozen=True)
+class Normal(Initializer):
+    """Normally distributed numbers.
+
+    Args:
+        mean: Their mean.
+        stddev: Their standard deviation.
+    """
+
+    mean: float = 0.0
+    stddev: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and 0 <= self.stddev < math.inf):
+            raise ValueError(
+                "`mean` must be a finite number and `stddev` a finite number >= 0. "
+                f"Received: mean={self.mean}, stddev={self.stddev}"
+            )
+
+
+@dataclass(frozen=True)
+class TruncatedNormal(Normal):
+    """Normally distributed numbers, none further than two standard deviations from the mean."""
+
+
+_BY_NAME: dict[str, type[Initializer]] = {
+    "zeros": Zeros,
+    "ones": Ones,
+    "uniform": Uniform,
+    "normal": Normal,
+    "truncated_normal": TruncatedNormal,
+}
+
+
+def get(identifier: Any, *, strings: bool = False) -> Initializer:
+    """Returns the initializer that `identifier` stands for.
+
+    Args:
+        identifier: An `Initializer`, a name such as `"normal"`, a number or a row. In a table of
+            `strings` a text is a value, unless it is `"zeros"`.
+        strings: Whether the table's values are strings.
+
+    Returns:
+        An `Initializer`.
+
+    Raises:
+        ValueError: If there is no initializer of that name.
+        TypeError: If `identifier` is none of these.
+    """
+    if isinstance(identifier, Initializer):
+        return identifier
+    if identifier is None:
+        return Zeros()
+    if isinstance(identifier, str) and (identifier == "zeros" or not strings):
+        if identifier not in _BY_NAME:
+            raise ValueError(
+                f"`initializer` must be one of {sorted(_BY_NAME)}. Received: {identifier!r}"
+            )
+        return _BY_NAME[identifier]()
+    if isinstance(identifier, (bool, int, float, str, bytes, list, tuple, np.ndarray, np.generic)):
+        return Constant(identifier)
+    raise TypeError(
+        "`initializer` must be an Initializer, a name, a number or a row of numbers. "
+        f"Received: {identifier!r} (of type {type(identifier).__name__})"
+    )
+
+
+def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) -> dict[str, Any]:
+    """The initializer as the engine takes it.
+
+    Args:
+        initializer: An `Initializer`.
+        seed: The table's seed.
+        dtype: The dtype of the table's values; object for strings.
+        dim: The length of a row.
+
+    Returns:
+        A dict of the fields of the engine's `InitializerSpec`.
+
+    Raises:
+        ValueError: If a constant row has another length than `dim`.
+        TypeError: If a constant cannot be a value of the table.
+    """
+    kinds = {Zeros: "zeros", Ones: "ones", Constant: "constant", Uniform: "uniform"}
+    kinds |= {Normal: "normal", TruncatedNormal: "truncated_normal"}
+    fields: dict[str, Any] = {
+        "kind": kinds[type(initializer)],
+        "seed": seed & 0xFFFF_FFFF_FFFF_FFFF,
+        **{"low": 0.0, "high": 0.0, "mean": 0.0, "stddev": 0.0},
+    }
+    if isinstance(initializer, Uniform):
+        fields |= {"low": float(initializer.minval), "high": float(initializer.maxval)}
+    elif isinstance(initializer, Normal):
+        fields |= {"mean": float(initializer.mean), "stddev": float(initializer.stddev)}
+    elif isinstance(initializer, Constant):
+        fields["row"] = _constant_row(initializer.value, dtype, dim)
+    return fields
+
+
+def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[Any]:
+    if dtype == object:
+        row = np.asarray(value, dtype=object)
+    else:
+        row = np.asarray(value)
+        # Numbers of Python convert to any numeric type; floats do not silently lose a fraction.
+        if row.dtype.kind not in "biuf" and row.dtype != dtype:
+            raise TypeError(f"`initializer` must be {dtype} numbers. Received: {value!r}")
+        converted = row.astype(dtype)
+        if dtype.kind in "iub" and not np.array_equal(converted, row):
+            raise TypeError(f"`initializer` must be {dtype} numbers. Received: {value!r}")
+        row = converted
+    if row.shape not in ((), (dim,)):
+        raise ValueError(
+            f"`initializer` must be one value or a row of shape ({dim},). "
+            f"Received: shape {row.shape}"
+        )
+    row = np.broadcast_to(row, (dim,))
+    return row.tolist() if dtype == object else np.ascontiguousarray(row).tobytes()

@@ -1,0 +1,399 @@
+"""The update rules of a table, described: which rule, which slots, which numbers.
+
+The classes have the names, arguments and defaults of their Keras 3 namesakes, and the engine
+computes the same numbers. They hold no state: the slots live in the table, next to the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+# The engine's `UpdateParams` and its defaults. A rule reads those it has an argument for.
+_PARAMS: dict[str, float] = {
+    "step": 1, "learning_rate": 0.001, "momentum": 0.0, "beta_1": 0.9, "beta_2": 0.999,
+    "rho": 0.9, "epsilon": 1e-7, "l1": 0.0, "l2": 0.0, "l2_shrinkage": 0.0,
+    "learning_rate_power": -0.5, "beta": 0.0,
+    "weight_decay": 0.0, "clipnorm": 0.0, "clipvalue": 0.0,
+}  # fmt: skip
+
+_ENGINE_NAMES = {
+    "l1_regularization_strength": "l1",
+    "l2_regularization_strength": "l2",
+    "l2_shrinkage_regularization_strength": "l2_shrinkage",
+}
+
+# Arguments that decide the slots of a row, and so are fixed for the life of a table.
+_RULE_FIELDS = frozenset({"nesterov", "amsgrad", "centered", "initial_accumulator_value"})
+
+# What an argument must be, in words and as a test of a finite number. All others are bools.
+_Range = tuple[str, Callable[[float], bool]]
+_NON_NEGATIVE: _Range = ("a non-negative number", lambda x: x >= 0)
+_NON_POSITIVE: _Range = ("a number that is negative or zero", lambda x: x <= 0)
+_POSITIVE: _Range = ("a positive number", lambda x: x > 0)
+_UNIT: _Range = ("a number in [0, 1]", lambda x: 0 <= x <= 1)
+_UNIT_ABOVE_ZERO: _Range = ("a number in (0, 1]", lambda x: 0 < x <= 1)
+_UNIT_BELOW_ONE: _Range = ("a number in [0, 1)", lambda x: 0 <= x < 1)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Base class of the optimizers: the arguments that all of them take.
+
+    Weight decay and clipping apply to the rows that an update touches, and to no others.
+
+    Args:
+        learning_rate: A float >= 0, which an update can override. Defaults to `0.001`.
+        weight_decay: A float >= 0 or `None`. If set, each updated value first loses
+            `value * weight_decay * learning_rate`.
+        clipnorm: A float > 0 or `None`. If set, the highest L2 norm of a row's gradient.
+        clipvalue: A float > 0 or `None`. If set, each element of the gradient is clipped to
+            `[-clipvalue, clipvalue]`. Only one of `clipnorm` and `clipvalue` can be set.
+    """
+
+    kind: ClassVar[str] = ""
+    _ranges: ClassVar[dict[str, _Range]] = {
+        **dict.fromkeys(("learning_rate", "weight_decay", "epsilon", "beta"), _NON_NEGATIVE),
+        **dict.fromkeys(("initial_accumulator_value", *_ENGINE_NAMES), _NON_NEGATIVE),
+        **dict.fromkeys(("clipnorm", "clipvalue"), _POSITIVE),
+        **dict.fromkeys(("momentum", "rho"), _UNIT),
+        **dict.fromkeys(("beta_1", "beta_2"), _UNIT_BELOW_ONE),  # Divided by 1 - beta ** step.
+        "learning_rate_power": _NON_POSITIVE,
+    }
+    _slots: ClassVar[tuple[str, ...]] = ()
+
+    learning_rate: float = 0.001
+    _: KW_ONLY
+    weight_decay: float | None = None
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            raise TypeError(f"`{type(self).__name__}` is a base class; make one of {_names()}.")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in self._ranges:
+                if not isinstance(value, bool):
+                    raise ValueError(_expected(field.name, "a bool", value))
+            elif value is not None or field.default is not None:
+                expected, in_range = self._ranges[field.name]
+                is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+                if not (is_number and math.isfinite(value) and in_range(value)):
+                    raise ValueError(_expected(field.name, expected, value))
+        if self.clipnorm is not None and self.clipvalue is not None:
+            raise ValueError(
+                "Only one of `clipnorm` and `clipvalue` can be set. "
+                f"Received: clipnorm={self.clipnorm}, clipvalue={self.clipvalue}"
+            )
+
+    def rule(self) -> dict[str, str | bool | float]:
+        """The rule and the switches that decide the slots, as the engine takes them."""
+        momentum = getattr(self, "momentum", 0.0) != 0.0
+        return {
+            "kind": self.kind,
+            "momentum": momentum,
+            # Keras ignores `nesterov` where there is no momentum.
+            "nesterov": momentum and getattr(self, "nesterov", False),
+            "amsgrad": getattr(self, "amsgrad", False),
+            "centered": getattr(self, "centered", False),
+            "initial_accumulator": float(getattr(self, "initial_accumulator_value", 0.1)),
+        }
+
+    def params(self, step: int, **overrides: float | None) -> dict[str, float]:
+        """The numbers of one update, as the engine takes them.
+
+        Args:
+            step: An int >= 1. The number of updates, this one included.
+            **overrides: Arguments that differ in this update, but for those that decide slots.
+
+        Returns:
+            A dict with every field of the engine's `UpdateParams`.
+        """
+        if isinstance(step, bool) or not isinstance(step, numbers.Integral) or step < 1:
+            raise ValueError(_expected("step", "an integer >= 1", step))
+        names = [f.name for f in dataclasses.fields(self) if f.name not in _RULE_FIELDS]
+        unknown = sorted(set(overrides) - set(names))
+        if unknown:
+            raise TypeError(
+                f"`{type(self).__name__}` can override {', '.join(names)} in an update. "
+                f"Received: {', '.join(unknown)}"
+            )
+        # Made anew, so that overrides are checked as arguments of the constructor are.
+        changed: Any = dataclasses.replace(self, **overrides)
+        params = {**_PARAMS, "step": int(step)}
+        for name in names:
+            params[_ENGINE_NAMES.get(name, name)] = float(getattr(changed, name) or 0.0)
+        return params
+
+    def slot_names(self) -> tuple[str, ...]:
+        """The slots of a row, in their order in memory."""
+        return self._slots
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent, with momentum if asked for.
+
+    Example:
+    >>> SGD(learning_rate=0.1, momentum=0.9).slot_names()
+    ('momentum',)
+
+    Args:
+        learning_rate: A float >= 0. Defaults to `0.01`.
+        momentum: A float in [0, 1]; `0.0` is none, and takes no slot. Defaults to `0.0`.
+        nesterov: Whether to look ahead along the momentum. Defaults to `False`.
+    """
+
+    kind: ClassVar[str] = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def slot_names(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad: the rate of each element falls with the sum of its squared gradients.
+
+    Example:
+    >>> Adagrad(learning_rate=0.1).slot_names()
+    ('accumulator',)
+
+    Args:
+        initial_accumulator_value: A float >= 0. Where the sum starts. Defaults to `0.1`.
+        epsilon: A float >= 0, added under the root. Defaults to `1e-7`.
+    """
+
+    kind: ClassVar[str] = "adagrad"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
+    initial_accumulator_value: float = 0.1
+    epsilon: float = 1e-7
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad(Adagrad):
+    """Adagrad with one accumulator per row, which sums the mean of the squared gradient.
+
+    Not in Keras: a row carries one number instead of `dim`. The arguments are Adagrad's.
+
+    Example:
+    >>> RowwiseAdagrad(learning_rate=0.1).rule()["kind"]
+    'rowwise_adagrad'
+    """
+
+    kind: ClassVar[str] = "rowwise_adagrad"
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam: decaying averages of the gradient and its square, corrected for their start at zero.
+
+    Example:
+    >>> Adam(learning_rate=0.01, amsgrad=True).slot_names()
+    ('momentum', 'velocity', 'velocity_hat')
+
+    Args:
+        beta_1: A float in [0, 1), the decay of the gradients. Defaults to `0.9`.
+        beta_2: A float in [0, 1), the decay of the squares. Defaults to `0.999`.
+        epsilon: A float >= 0, "epsilon hat" of the paper. Defaults to `1e-7`.
+        amsgrad: Whether to divide by the largest average of squares so far. Defaults to `False`.
+    """
+
+    kind: ClassVar[str] = "adam"
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+    amsgrad: bool = False
+
+    def slot_names(self) -> tuple[str, ...]:
+        return ("momentum", "velocity", *(("velocity_hat",) if self.amsgrad else ()))
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with weight decay, which here cannot be `None`.
+
+    Example:
+    >>> AdamW(learning_rate=0.01).params(step=1)["weight_decay"]
+    0.004
+
+    Args:
+        weight_decay: A float >= 0. Defaults to `0.004`. The others are those of `Adam`.
+    """
+
+    kind: ClassVar[str] = "adamw"
+    weight_decay: float | None = 0.004
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adamax: Adam with a decaying maximum of the gradient in place of its average square.
+
+    The arguments are those of `Adam`, less `amsgrad`.
+
+    Example:
+    >>> Adamax(learning_rate=0.01).slot_names()
+    ('momentum', 'norm')
+    """
+
+    kind: ClassVar[str] = "adamax"
+    _slots: ClassVar[tuple[str, ...]] = ("momentum", "norm")
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+
+@dataclass(frozen=True)
+class Nadam(Optimizer):
+    """Nadam: Adam with Nesterov momentum.
+
+    The arguments are those of `Adam`, less `amsgrad`.
+
+    Example:
+    >>> Nadam(learning_rate=0.01).slot_names()
+    ('momentum', 'velocity')
+    """
+
+    kind: ClassVar[str] = "nadam"
+    _slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop: the gradient over the root of the decaying average of its square.
+
+    Example:
+    >>> RMSprop(momentum=0.9, centered=True).slot_names()
+    ('velocity', 'momentum', 'average_gradient')
+
+    Args:
+        rho: A float in [0, 1], the decay of the squares. Defaults to `0.9`.
+        momentum: A float in [0, 1]; `0.0` is none, and takes no slot. Defaults to `0.0`.
+        epsilon: A float >= 0, added under the root. Defaults to `1e-7`.
+        centered: Whether to divide by the variance instead of the square. Defaults to `False`.
+    """
+
+    kind: ClassVar[str] = "rmsprop"
+    rho: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-7
+    centered: bool = False
+
+    def slot_names(self) -> tuple[str, ...]:
+        momentum = ("momentum",) if self.momentum else ()
+        return ("velocity", *momentum, *(("average_gradient",) if self.centered else ()))
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Adadelta: RMSprop whose rate is the average size of its own steps.
+
+    Example:
+    >>> Adadelta(learning_rate=1.0).slot_names()
+    ('accumulated_grad', 'accumulated_delta_var')
+
+    Args:
+        learning_rate: A float >= 0; `1.0` is the paper's. Defaults to `0.001`.
+        rho: A float in [0, 1], the decay of both averages. Defaults to `0.95`.
+        epsilon: A float >= 0, added under the roots. Defaults to `1e-7`.
+    """
+
+    kind: ClassVar[str] = "adadelta"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
+    rho: float = 0.95
+    epsilon: float = 1e-7
+
+
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL: follow the regularized leader, which keeps rare features at exactly zero.
+
+    Example:
+    >>> Ftrl(learning_rate=0.1, l1_regularization_strength=0.01).slot_names()
+    ('accumulator', 'linear')
+
+    Args:
+        learning_rate: A float > 0. Defaults to `0.001`.
+        learning_rate_power: A float <= 0. Defaults to `-0.5`, for which the engine is fastest.
+        initial_accumulator_value: A float >= 0. Where the sum of squares starts. Defaults to `0.1`.
+        l1_regularization_strength: A float >= 0. Defaults to `0.0`.
+        l2_regularization_strength: A float >= 0. Defaults to `0.0`.
+        l2_shrinkage_regularization_strength: A float >= 0, an L2 penalty. Defaults to `0.0`.
+        beta: A float >= 0, the beta of the paper. Defaults to `0.0`.
+    """
+
+    kind: ClassVar[str] = "ftrl"
+    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
+    _ranges = Optimizer._ranges | {"learning_rate": _POSITIVE}
+    learning_rate_power: float = -0.5
+    initial_accumulator_value: float = 0.1
+    l1_regularization_strength: float = 0.0
+    l2_regularization_strength: float = 0.0
+    l2_shrinkage_regularization_strength: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Lion: steps of the learning rate in the direction of the sign of the momentum.
+
+    Example:
+    >>> Lion(learning_rate=1e-4).slot_names()
+    ('momentum',)
+
+    Args:
+        beta_1: A float in (0, 1], the share of the momentum in a step. Defaults to `0.9`.
+        beta_2: A float in [0, 1], the decay of the momentum. Defaults to `0.99`.
+    """
+
+    kind: ClassVar[str] = "lion"
+    _slots: ClassVar[tuple[str, ...]] = ("momentum",)
+    _ranges = Optimizer._ranges | {"beta_1": _UNIT_ABOVE_ZERO, "beta_2": _UNIT}
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+
+
+_BY_KIND: dict[str, type[Optimizer]] = {
+    cls.kind: cls
+    for cls in (
+        SGD, Adagrad, RowwiseAdagrad, Adam, AdamW, Adamax, Nadam, RMSprop, Adadelta, Ftrl, Lion,
+    )
+}  # fmt: skip
+
+
+def get(identifier: Optimizer | str | None) -> Optimizer | None:
+    """Returns the optimizer that `identifier` stands for, `None` for `None`.
+
+    Example:
+    >>> get("adam") == Adam()
+    True
+
+    Args:
+        identifier: An `Optimizer`, `None`, or a name in any case, which means all defaults.
+    """
+    if identifier is None or isinstance(identifier, Optimizer):
+        return identifier
+    if not isinstance(identifier, str):
+        raise TypeError(_expected("identifier", "an `Optimizer`, a string or None", identifier))
+    for kind, cls in _BY_KIND.items():
+        if identifier.lower().replace("_", "") == kind.replace("_", ""):
+            return cls()
+    raise ValueError(_expected("identifier", f"one of {_names()}", identifier))
+
+
+def _names() -> str:
+    return ", ".join(cls.__name__ for cls in _BY_KIND.values())
+
+
+def _expected(name: str, expected: str, value: object) -> str:
+    return f"`{name}` must be {expected}. Received: {name}={value!r}"
