@@ -122,9 +122,9 @@ InitializerSpec InitializerOf(const nb::dict& fields) {
 }
 
 RuleSpec RuleOf(const nb::dict& fields) {
-  static constexpr std::string_view kKinds[] = {"none",   "sgd",     "adagrad", "rowwise_adagrad",
-                                                "adam",   "adamw",   "adamax",  "nadam",
-                                                "rmsprop", "adadelta", "ftrl",   "lion"};
+  static constexpr std::string_view kKinds[] = {"none",    "sgd",      "adagrad", "rowwise_adagrad",
+                                                "adam",    "adamw",    "adamax",  "nadam",
+                                                "rmsprop", "adadelta", "ftrl",    "lion"};
   RuleSpec rule;
   rule.kind = EnumOf<RuleKind>(kKinds, Field<std::string>(fields, "kind"), "optimizer");
   if (rule.kind == RuleKind::kNone) return rule;

@@ -1,5 +1,5 @@
-// Python objects to engine arguments and engine errors to Python exceptions. Whatever a user can get
-// wrong has been checked in Python by then; what is checked here keeps the memory safe.
+// Python objects to engine arguments and engine errors to Python exceptions. Whatever a user can
+// get wrong has been checked in Python by then; what is checked here keeps the memory safe.
 #pragma once
 
 #include <nanobind/nanobind.h>

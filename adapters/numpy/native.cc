@@ -90,7 +90,8 @@ class NativeTable {
     defaults.kind = static_cast<Defaults::Kind>(default_kind);
     std::optional<Values> rows;
     if (default_rows) {
-      rows.emplace(*default_rows, type(), defaults.kind == Defaults::kOneRow ? dim() : n, "default");
+      rows.emplace(*default_rows, type(), defaults.kind == Defaults::kOneRow ? dim() : n,
+                   "default");
       defaults.rows = rows->data();
     } else if (defaults.kind != Defaults::kInitial) {
       throw nb::value_error("expected default rows");
@@ -268,9 +269,8 @@ NB_MODULE(_native, m) {
          const nb::dict& initializer, const nb::dict& rule, bool metadata, int64_t keys,
          double key_bytes) {
         TableStats estimate;
-        Raise(EstimateMemory(
-            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, 0), keys, key_bytes,
-            &estimate));
+        Raise(EstimateMemory(OptionsOf(key_type, value_type, dim, initializer, rule, metadata, 0),
+                             keys, key_bytes, &estimate));
         return DictOf(estimate);
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "keys"_a,

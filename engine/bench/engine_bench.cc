@@ -1,6 +1,7 @@
 // Speed and memory of the engine against the physical limit, in one run.
 //
-//   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N] [workload ..]
+//   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N] [workload
+//   ..]
 //
 // Workloads (all by default): lookup assign insert adam mixed. Each prints its rate, the rate of a
 // raw loop over the same bytes by index measured right beside it, and their ratio. Raw loops
@@ -130,9 +131,8 @@ std::vector<double> BestRates(const Config& config,
 // Calls body(begin, end) for the parts of one batch on the pool.
 void Spread(const Config& config, const std::function<void(size_t, size_t)>& body) {
   const size_t parts = static_cast<size_t>(config.threads);
-  ParallelFor(parts, [&](size_t p) {
-    body(config.batch * p / parts, config.batch * (p + 1) / parts);
-  });
+  ParallelFor(parts, parts,
+              [&](size_t p) { body(config.batch * p / parts, config.batch * (p + 1) / parts); });
 }
 
 constexpr size_t kRawAhead = 24;
@@ -202,9 +202,10 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
   Require(table->size() == keys, "size after inserting");
   if (report_memory) {
     const double bytes = static_cast<double>(ResidentBytes() - before) / static_cast<double>(keys);
-    std::printf("%-22s %10zu keys  dim %3zu  %8.1f bytes per key, %.2f of 8 + row (target 1.20), "
-                "at most %.2f while growing (target 1.60)\n",
-                "memory", keys, dim, bytes, bytes / (8 + 4.0 * static_cast<double>(dim)), worst);
+    std::printf(
+        "%-22s %10zu keys  dim %3zu  %8.1f bytes per key, %.2f of 8 + row (target 1.20), "
+        "at most %.2f while growing (target 1.60)\n",
+        "memory", keys, dim, bytes, bytes / (8 + 4.0 * static_cast<double>(dim)), worst);
   }
   return seconds;
 }
@@ -263,10 +264,11 @@ void Mixed(const Config& config, Table* table, const Queries& queries, size_t ke
   const double cpus = static_cast<double>(std::thread::hardware_concurrency());
   const double possible = std::min(1.0, cpus / 3);
   const double ratio = (reads + writes) / (reads_alone + writes_alone);
-  std::printf("%-22s %10zu keys  dim %3zu  2 readers %.1f -> %.1f M/s, 1 writer %.1f -> %.1f M/s: "
-              "%.2f of the sum, %.2f of what %.0f CPUs can do for 3 threads (target 0.70)\n",
-              "mixed", keys, dim, reads_alone / 1e6, reads / 1e6, writes_alone / 1e6, writes / 1e6,
-              ratio, ratio / possible, cpus);
+  std::printf(
+      "%-22s %10zu keys  dim %3zu  2 readers %.1f -> %.1f M/s, 1 writer %.1f -> %.1f M/s: "
+      "%.2f of the sum, %.2f of what %.0f CPUs can do for 3 threads (target 0.70)\n",
+      "mixed", keys, dim, reads_alone / 1e6, reads / 1e6, writes_alone / 1e6, writes / 1e6, ratio,
+      ratio / possible, cpus);
   std::vector<float> rows(config.batch * dim);
   RequireOk(table->Lookup(KeyBatch(queries.key[0].data(), config.batch), {}, rows.data(), nullptr));
   CheckLookup(queries, 0, dim, rows.data());
@@ -378,7 +380,8 @@ int main(int argc, char** argv) {
     }
   }
   tfra::SetNumThreads(config.threads);
-  std::printf("threads %d, batch %zu, float32, uniform random keys\n", config.threads, config.batch);
+  std::printf("threads %d, batch %zu, float32, uniform random keys\n", config.threads,
+              config.batch);
   for (const size_t dim : config.dims) {
     for (const size_t keys : config.keys) {
       if (config.Wants("lookup") || config.Wants("assign") || config.Wants("insert") ||

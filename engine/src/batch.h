@@ -8,20 +8,32 @@
 
 #include "tfra/thread_pool.h"
 
+// For the stages of a loop: a closure that is not inlined keeps everything it uses in memory.
+#define TFRA_INLINE __attribute__((always_inline))
+
 namespace tfra {
+
+// Prefetches the cache lines of [start, start + bytes). Always inlined: GCC takes a function that
+// only prefetches for one without effect, and drops the calls.
+template <bool kForWrite>
+[[gnu::always_inline]] inline void Prefetch(const std::byte* start, size_t bytes) {
+  for (size_t offset = 0; offset < bytes; offset += 64) {
+    __builtin_prefetch(start + offset, kForWrite);
+  }
+}
 
 // Fewer keys than this per thread are not worth waking one.
 inline constexpr size_t kMinKeysPerThread = 4096;
 
-inline size_t PartsFor(size_t n) {
+inline size_t ThreadsFor(size_t n) {
   return std::clamp<size_t>(n / kMinKeysPerThread, 1, static_cast<size_t>(NumThreads()));
 }
 
-// Calls body(part, begin, end) for consecutive parts of [0, n), on several threads.
+// Calls body(begin, end) for consecutive parts of [0, n), on several threads.
 template <typename Body>
 void ForEachPart(size_t n, Body&& body) {
-  const size_t parts = PartsFor(n);
-  ParallelFor(parts, [&](size_t part) { body(part, n * part / parts, n * (part + 1) / parts); });
+  const size_t parts = ThreadsFor(n);
+  ParallelFor(parts, parts, [&](size_t part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
 // Runs four stages over [0, n), each some keys ahead of the next: locate(i), find(i), settle(i) and
@@ -32,26 +44,17 @@ inline constexpr size_t kFar = 16;   // Powers of two: stages keep what they fou
 inline constexpr size_t kNear = 16;  // From find to use; settle is half-way.
 
 template <typename Locate, typename Find, typename Settle, typename Use>
-inline void Pipeline(size_t n, Locate&& locate, Find&& find, Settle&& settle, Use&& use) {
-  constexpr size_t kHalf = kNear / 2;
-  const size_t steps = n + kFar + kNear;
-  // The middle part, where all stages have work, is written without their checks.
-  const size_t first = std::min(kFar + kNear, n);
-  const auto step = [&](size_t i) {
-    if (i >= kFar + kNear) use(i - kFar - kNear);
-    if (i >= kFar + kHalf && i - kFar - kHalf < n) settle(i - kFar - kHalf);
+[[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Settle&& settle,
+                                            Use&& use) {
+  constexpr size_t kToSettle = kFar + kNear / 2, kToUse = kFar + kNear;
+  // One loop with checks that are easily predicted, so that each stage stands here once and is
+  // inlined.
+  for (size_t i = 0; i < n + kToUse; ++i) {
+    if (i >= kToUse) use(i - kToUse);
+    if (i >= kToSettle && i - kToSettle < n) settle(i - kToSettle);
     if (i >= kFar && i - kFar < n) find(i - kFar);
     if (i < n) locate(i);
-  };
-  size_t i = 0;
-  while (i < first) step(i++);
-  for (; i < n; ++i) {
-    use(i - kFar - kNear);
-    settle(i - kFar - kHalf);
-    find(i - kFar);
-    locate(i);
   }
-  while (i < steps) step(i++);
 }
 
 }  // namespace tfra

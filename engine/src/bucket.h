@@ -1,8 +1,8 @@
 // One cache line of the index: five keys, five row numbers, and one word of state.
 //
 // The state says which entries are in use, how many keys had to go on to a later bucket, whether a
-// writer holds the bucket, and a version that each writer advances. A reader takes the state, finds
-// its key, copies the row, and compares the state again: unchanged means the copy is whole.
+// write is under way, and a version that each write advances. A reader takes the state, finds its
+// key, copies the row, and compares the state again: unchanged means the copy is whole.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct alignas(64) Bucket {
   static constexpr uint32_t kVersionOne = 1u << 11;
 
   // Entries in use that hold `word`, as a bit mask.
-  uint32_t Match(uint64_t word, uint32_t state) const {
+  [[gnu::always_inline]] uint32_t Match(uint64_t word, uint32_t state) const {
     // Written out, because compilers keep a loop over atomics a loop.
     const auto bit = [&](uint32_t i) {
       return static_cast<uint32_t>(words[i].load(std::memory_order_relaxed) == word) << i;
@@ -40,30 +40,17 @@ struct alignas(64) Bucket {
     return (bit(0) | bit(1) | bit(2) | bit(3) | bit(4)) & state;
   }
 
-  // Locks the bucket if its state is still `seen`: then nothing that was read since has changed.
-  bool TryLock(uint32_t seen) {
-    if (seen & kLocked) return false;
-    const bool locked = state.compare_exchange_strong(seen, seen | kLocked, std::memory_order_acquire,
-                                                      std::memory_order_relaxed);
+  // Around every change to the bucket, or to a row that it names, so that readers notice.
+  // REQUIRES: the shard's mutex is held. Returns the state before.
+  uint32_t BeginWrite() {
+    const uint32_t seen = state.load(std::memory_order_relaxed);
+    state.store(seen | kLocked, std::memory_order_relaxed);
     ReleaseFence();
-    return locked;
+    return seen;
   }
 
-  // Waits for the lock and returns the state before it. REQUIRES: the bucket has not moved.
-  uint32_t Lock() {
-    Backoff backoff;
-    for (;;) {
-      const uint32_t seen = state.load(std::memory_order_relaxed);
-      if (TryLock(seen)) return seen;
-      backoff.Wait();
-    }
-  }
-
-  // Ends a lock under which nothing was changed.
-  void Release(uint32_t seen) { state.store(seen, std::memory_order_release); }
-
-  // Ends the lock; `seen` carries the changes of use and overflow.
-  void Unlock(uint32_t seen) { state.store(seen + kVersionOne, std::memory_order_release); }
+  // `seen` carries the changes of use and overflow.
+  void EndWrite(uint32_t seen) { state.store(seen + kVersionOne, std::memory_order_release); }
 };
 
 static_assert(sizeof(Bucket) == 64);

@@ -1,4 +1,5 @@
-// The one switch over value types: calls `visit` with a null pointer of the C++ type that stores one.
+// The one switch over value types: calls `visit` with a null pointer of the C++ type that stores
+// one.
 #pragma once
 
 #include <cstdint>

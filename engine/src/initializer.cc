@@ -57,9 +57,9 @@ inline double ShoulderQuantile(double u) {
   const double p = ((3.929278554179953 + u * 9402.42114713199) +
                     u2 * (3858674.3390930854 + u * 415169345.79580307)) +
                    u4 * ((12215722267.291874 + u * 71727201768.2921) - u2 * 49975269971.54765);
-  const double q = ((1.0 + u * 2839.359843619131) +
-                    u2 * (1340871.2814769137 + u * 168472240.81597796)) +
-                   u4 * ((6154122119.137727 + u * 56425674903.1055) + u2 * 62925311386.20105);
+  const double q =
+      ((1.0 + u * 2839.359843619131) + u2 * (1340871.2814769137 + u * 168472240.81597796)) +
+      u4 * ((6154122119.137727 + u * 56425674903.1055) + u2 * 62925311386.20105);
   return p / q;
 }
 
@@ -120,8 +120,8 @@ inline uint64_t MakeUniforms(uint64_t state, int64_t count, double* t) {
         std::bit_cast<double>(((bits[i] >> 11) & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u);
     const double magnitude = (one_to_two - 1.0) + 0x1p-53;
     tail |= magnitude > kBodyEdge ? kBitTable.bit[i] : 0;
-    t[i] = std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) |
-                                 (bits[i] & 0x8000000000000000u));
+    t[i] =
+        std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) | (bits[i] & 0x8000000000000000u));
   }
   return tail;
 }
@@ -220,8 +220,8 @@ Status Initializer::InitConstant(const InitializerSpec& spec) {
                                      " strings, received " +
                                      std::to_string(spec.string_row.size()));
     }
-    string_row_ = kind_ == InitializerKind::kConstant ? spec.string_row
-                                                      : std::vector<std::string>(dim);
+    string_row_ =
+        kind_ == InitializerKind::kConstant ? spec.string_row : std::vector<std::string>(dim);
     return Status::Ok();
   }
   const size_t size = dim * SizeOf(type_);

@@ -11,7 +11,7 @@ Words::Words(const KeyBatch& keys)
   if (keys.type != KeyType::kString) return;
   hashes_.reset(new uint64_t[size_]);
   words_ = hashes_.get();
-  ForEachPart(size_, [&](size_t, size_t begin, size_t end) {
+  ForEachPart(size_, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       hashes_[i] = HashBytes(strings_[i].data(), strings_[i].size());
     }

@@ -16,7 +16,7 @@ namespace tfra {
 
 struct IntKeys {
   static constexpr bool kStrings = false;
-  static uint64_t Hash(uint64_t word) { return MixInt64(word); }
+  [[gnu::always_inline]] static uint64_t Hash(uint64_t word) { return MixInt64(word); }
 };
 
 struct StringKeys {
@@ -31,6 +31,7 @@ class Words {
 
   size_t size() const { return size_; }
   uint64_t operator[](size_t i) const { return words_[i]; }
+  const uint64_t* data() const { return words_; }
   // The bytes of key i; empty for int64 keys.
   std::string_view bytes(size_t i) const {
     return strings_ == nullptr ? std::string_view() : strings_[i];

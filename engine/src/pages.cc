@@ -19,8 +19,8 @@ std::atomic<int64_t> successes_left{-1};
 size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 std::byte* Map(size_t bytes) {
-  void* pages =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
 }
 
@@ -78,8 +78,8 @@ void FreePages(std::byte* pages, size_t bytes) {
 }
 
 void ReleasePages(std::byte* start, size_t bytes) {
-  const size_t head = RoundUp(reinterpret_cast<uintptr_t>(start), kPage) -
-                      reinterpret_cast<uintptr_t>(start);
+  const size_t head =
+      RoundUp(reinterpret_cast<uintptr_t>(start), kPage) - reinterpret_cast<uintptr_t>(start);
   if (bytes < head + kPage) return;
   (void)madvise(start + head, (bytes - head) / kPage * kPage, MADV_DONTNEED);
 }

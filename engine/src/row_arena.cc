@@ -27,7 +27,8 @@ RowArena::RowArena(size_t stride) {
   const size_t rows = kChunkBytes / stride;
   map_.chunk_shift = rows > 1 ? static_cast<uint32_t>(std::bit_width(rows) - 1) : 0;
   map_.chunk_mask = (uint32_t{1} << map_.chunk_shift) - 1;
-  const uint64_t chunks = std::min((uint64_t{1} << 32) >> map_.chunk_shift, kMaxBytes / ChunkBytes());
+  const uint64_t chunks =
+      std::min((uint64_t{1} << 32) >> map_.chunk_shift, kMaxBytes / ChunkBytes());
   max_rows_ = std::min(kMaxRows, chunks << map_.chunk_shift);
   directory_bytes_ = chunks * sizeof(*map_.chunks);
   std::byte* pages = AllocatePages(directory_bytes_, directory_bytes_);

@@ -36,14 +36,13 @@ void SumRow(std::byte* sum, const std::byte* gradient, size_t dim, bool add) {
 }  // namespace
 
 AccumulateOp::Add AddFor(ValueType type) {
-  return DispatchNumeric(type, []<typename Stored>(Stored*) -> AccumulateOp::Add {
-    return AddRow<Stored>;
-  });
+  return DispatchNumeric(
+      type, []<typename Stored>(Stored*) -> AccumulateOp::Add { return AddRow<Stored>; });
 }
 
-GradientOp::Widen SumFor(ValueType gradient_type, ValueType value_type) {
+GradientOp::Sum SumFor(ValueType gradient_type, ValueType value_type) {
   if (value_type == ValueType::kFloat64) return SumRow<double, double>;
-  return DispatchFloating(gradient_type, []<typename Gradient>(Gradient*) -> GradientOp::Widen {
+  return DispatchFloating(gradient_type, []<typename Gradient>(Gradient*) -> GradientOp::Sum {
     if constexpr (std::is_same_v<Gradient, double>) {
       return nullptr;  // Not a gradient of such values.
     } else {

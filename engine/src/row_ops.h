@@ -1,12 +1,13 @@
 // What the writing calls do to one row. An Op has
 //
 //   row_bytes            the part of a row that an update touches, from its start
+//   Fetch(i)             prefetches what the call brings for key i
 //   Updates(i)           whether key i, found, is to be changed
 //   Inserts(i)           whether key i, missing, is to be inserted
 //   Update(i, row)       changes a row that is there
 //   Fill(i, word, row)   writes a new row, all but the key of a string table
 //
-// Each thread has its own copy. Rows are locked, or not yet visible, while an Op edits them.
+// Each shard has its own copy.
 #pragma once
 
 #include <cstring>
@@ -16,7 +17,7 @@
 #include "blob.h"
 #include "dispatch.h"
 #include "initializer.h"
-#include "partition.h"
+#include "keys_by_shard.h"
 #include "row_layout.h"
 #include "tfra/table.h"
 
@@ -54,10 +55,13 @@ struct RowContext {
 struct AssignOp {
   RowContext context;
   const std::byte* values;
-  const std::byte* slots;         // Or null.
-  const RowMetadata* metadata;    // Or null.
+  const std::byte* slots;       // Or null.
+  const RowMetadata* metadata;  // Or null.
   size_t row_bytes;
 
+  TFRA_INLINE void Fetch(size_t i) const {
+    Prefetch<false>(values + i * context.layout.value_bytes, context.layout.value_bytes);
+  }
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
@@ -84,12 +88,13 @@ struct AssignOp {
 // The elements are strings, made before the first row changes; those they replace are collected.
 struct AssignStringsOp {
   RowContext context;
-  Blob* const* blobs;  // (n, dim)
+  Blob* const* blobs;           // (n, dim)
   const RowMetadata* metadata;  // Or null.
   size_t dim;
   size_t row_bytes;
   std::vector<Blob*> replaced;
 
+  void Fetch(size_t) const {}
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
@@ -125,6 +130,9 @@ struct AccumulateOp {
   size_t dim;
   size_t row_bytes;
 
+  TFRA_INLINE void Fetch(size_t i) const {
+    Prefetch<false>(deltas + i * context.layout.value_bytes, context.layout.value_bytes);
+  }
   bool Updates(size_t i) const { return exists[i]; }
   bool Inserts(size_t i) const { return !exists[i]; }
 
@@ -145,32 +153,34 @@ AccumulateOp::Add AddFor(ValueType type);
 
 struct GradientOp {
   // sum[0 .. dim) = or += gradient, widened to the compute type.
-  using Widen = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
+  using Sum = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
 
   RowContext context;
   const RowUpdater& updater;
-  const Duplicates& duplicates;
+  const uint32_t* next;  // Chains of equal keys, from KeysByShard.
   const std::byte* gradients;
   size_t gradient_bytes;  // Of one row.
-  Widen widen;            // Null: gradients are of the compute type, used where they are.
-  Widen sum;
+  bool in_place;          // Gradients are of the compute type: no need to widen a single one.
+  Sum sum;
   size_t dim;
   size_t row_bytes;
   std::vector<double> sum_buffer;  // Room for dim compute elements.
   std::vector<double> scratch;
 
+  TFRA_INLINE void Fetch(size_t i) const {
+    Prefetch<false>(gradients + i * gradient_bytes, gradient_bytes);
+  }
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
   void Update(size_t i, std::byte* row) {
     const std::byte* gradient = gradients + i * gradient_bytes;
     auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
-    uint32_t next = duplicates.Next(static_cast<uint32_t>(i));
     uint32_t writes = 1;
-    if (widen != nullptr || next != Duplicates::kEnd) {
+    if (!in_place || next[i] != KeysByShard::kEnd) {
       sum(buffer, gradient, dim, false);
-      for (; next != Duplicates::kEnd; next = duplicates.Next(next), ++writes) {
-        sum(buffer, gradients + next * gradient_bytes, dim, true);
+      for (uint32_t k = next[i]; k != KeysByShard::kEnd; k = next[k], ++writes) {
+        sum(buffer, gradients + k * gradient_bytes, dim, true);
       }
       gradient = buffer;
     }
@@ -188,6 +198,6 @@ struct GradientOp {
 };
 
 // How gradients of a type are widened to the compute type of the values and summed.
-GradientOp::Widen SumFor(ValueType gradient_type, ValueType value_type);
+GradientOp::Sum SumFor(ValueType gradient_type, ValueType value_type);
 
 }  // namespace tfra

@@ -20,7 +20,8 @@ void FreeArray(void* pointer, size_t) {
 
 uint32_t ReverseBits(uint32_t number) {
   uint32_t reversed = 0;
-  for (uint32_t bit = 0; bit < kShardBits; ++bit) reversed |= ((number >> bit) & 1) << (kShardBits - 1 - bit);
+  for (uint32_t bit = 0; bit < kShardBits; ++bit)
+    reversed |= ((number >> bit) & 1) << (kShardBits - 1 - bit);
   return reversed;
 }
 
@@ -95,8 +96,7 @@ Status Shard::Replace(uint64_t count, const std::function<void(uint32_t row)>& d
   BucketArray* old = array_.load(std::memory_order_relaxed);
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
     Bucket& bucket = old->buckets[b];
-    // From here on nobody edits the rows of this bucket until the new array is published.
-    const uint32_t state = bucket.Lock();
+    const uint32_t state = bucket.BeginWrite();
     bucket.state.store(state | Bucket::kLocked | Bucket::kMoved, std::memory_order_release);
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (!(state >> i & 1)) continue;
@@ -130,16 +130,16 @@ Status Shard::TakeRow(uint32_t* row) {
 void Shard::Insert(uint64_t word, uint32_t row) {
   const BucketArray* array = array_.load(std::memory_order_relaxed);
   for (Bucket* bucket = array->Home(hash_of_(word));; bucket = array->Next(bucket)) {
-    const uint32_t state = bucket->Lock();
+    const uint32_t state = bucket->BeginWrite();
     if ((state & Bucket::kUsed) != Bucket::kUsed) {
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
       bucket->words[i].store(word, std::memory_order_relaxed);
       bucket->rows[i].store(row, std::memory_order_relaxed);
-      bucket->Unlock(state | (1u << i));
+      bucket->EndWrite(state | (1u << i));
       break;
     }
     const bool countable = (state & Bucket::kOverflow) != Bucket::kOverflow;
-    bucket->Unlock(countable ? state + Bucket::kOverflowOne : state);
+    bucket->EndWrite(countable ? state + Bucket::kOverflowOne : state);
   }
   size_.store(size() + 1, std::memory_order_relaxed);
 }
@@ -147,13 +147,13 @@ void Shard::Insert(uint64_t word, uint32_t row) {
 void Shard::Erase(Entry entry) {
   const BucketArray* array = array_.load(std::memory_order_relaxed);
   const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
-  const uint32_t state = entry.bucket->Lock();
-  entry.bucket->Unlock(state & ~(1u << entry.index));
+  const uint32_t state = entry.bucket->BeginWrite();
+  entry.bucket->EndWrite(state & ~(1u << entry.index));
   for (Bucket* bucket = array->Home(hash_of_(word)); bucket != entry.bucket;
        bucket = array->Next(bucket)) {
-    const uint32_t passed = bucket->Lock();
+    const uint32_t passed = bucket->BeginWrite();
     const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
-    bucket->Unlock(counted ? passed - Bucket::kOverflowOne : passed);
+    bucket->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
   }
   size_.store(size() - 1, std::memory_order_relaxed);
 }

@@ -1,7 +1,7 @@
 // A part of the index: the keys whose hash starts with the same bits, and their row numbers.
 //
-// Structure (which key is where) changes only under the shard's mutex. Rows change under the lock
-// of the bucket that names them. Readers take neither.
+// The index and the rows that it names change only under the shard's mutex. Readers take no lock:
+// they check, bucket by bucket, that what they read did not change meanwhile.
 #pragma once
 
 #include <atomic>
@@ -27,12 +27,14 @@ struct BucketArray {
   uint64_t count;
   Bucket* buckets;
 
-  uint64_t HomeOf(uint64_t hash) const {
-    return static_cast<uint64_t>(
-        (static_cast<unsigned __int128>(hash << kShardBits) * count) >> 64);
+  [[gnu::always_inline]] uint64_t HomeOf(uint64_t hash) const {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(hash << kShardBits) * count) >>
+                                 64);
   }
   Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
-  Bucket* Next(Bucket* bucket) const { return bucket + 1 == buckets + count ? buckets : bucket + 1; }
+  Bucket* Next(Bucket* bucket) const {
+    return bucket + 1 == buckets + count ? buckets : bucket + 1;
+  }
 
   // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
   uint64_t FirstHash(uint64_t bucket) const;
@@ -58,7 +60,8 @@ class Shard {
 
   // Once, before anything else. `number` is this shard's place in the table; `hash_of` gives the
   // hash of an entry's word.
-  Status Create(uint32_t number, uint64_t (*hash_of)(uint64_t word), RowArena* arena, uint64_t keys);
+  Status Create(uint32_t number, uint64_t (*hash_of)(uint64_t word), RowArena* arena,
+                uint64_t keys);
 
   const BucketArray* array() const { return array_.load(); }
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }

@@ -1,5 +1,5 @@
-// The two halves of optimistic reading: writers hold a bucket's lock, readers copy a row without
-// one and afterwards check that the bucket did not change meanwhile.
+// The two halves of optimistic reading: writers mark a bucket while they change it or its rows,
+// readers copy a row without a lock and afterwards check that the bucket did not change meanwhile.
 //
 // Row bytes are therefore read while they may be written, and the copy is thrown away when they
 // were. That is fine for the hardware but a data race for the language, and for ThreadSanitizer;
@@ -50,7 +50,8 @@ class Backoff {
 
 inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 4) {
-    const uint32_t word = __atomic_load_n(reinterpret_cast<const uint32_t*>(from + i), __ATOMIC_RELAXED);
+    const uint32_t word =
+        __atomic_load_n(reinterpret_cast<const uint32_t*>(from + i), __ATOMIC_RELAXED);
     std::memcpy(to + i, &word, bytes - i < 4 ? bytes - i : 4);
   }
 }
@@ -58,8 +59,8 @@ inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
 inline void AcquireFence() {}
 inline void ReleaseFence() {}
 
-// Runs edit(row) so that readers of the row are not raced with. REQUIRES: the row's bucket is
-// locked, or the row is not in the index.
+// Runs edit(row) so that readers of the row are not raced with. REQUIRES: inside BeginWrite and
+// EndWrite of the row's bucket, or the row is not in the index.
 template <typename Edit>
 void EditRow(std::byte* row, size_t stride, Edit&& edit) {
   thread_local std::vector<uint64_t> buffer;

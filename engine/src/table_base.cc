@@ -101,6 +101,14 @@ void TableBase::DropStrings(const std::byte* row, Tally* tally) const {
   for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
 }
 
+void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const {
+  const uint32_t row = entry.row();
+  shard->Erase(entry);
+  DropStrings(RowAt(row), tally);
+  shard->GiveRow(row);
+  ++tally->removals;
+}
+
 Status TableBase::Clear() {
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
@@ -153,7 +161,7 @@ void TableBase::CompactRows() {
     const BucketArray* array = shards_[s].array();
     for (uint64_t b = 0; b < array->count; ++b) {
       Bucket& bucket = array->buckets[b];
-      const uint32_t state = bucket.Lock();
+      const uint32_t state = bucket.BeginWrite();
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
         const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
         if (!(state >> i & 1) || row < live) continue;
@@ -163,7 +171,7 @@ void TableBase::CompactRows() {
                 [&](std::byte* to) { std::memcpy(to, RowAt(row), layout_.stride); });
         bucket.rows[i].store(gap, std::memory_order_relaxed);
       }
-      bucket.Unlock(state);
+      bucket.EndWrite(state);
     }
   }
   arena_.Truncate(live);

@@ -63,6 +63,9 @@ class TableBase : public Table {
   // Adds the strings that a row owns, after it left the index, to the tally's garbage.
   void DropStrings(const std::byte* row, Tally* tally) const;
 
+  // Takes an entry out, with its row and strings. REQUIRES: the shard's mutex.
+  void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const;
+
   // Constant after Initialize.
   const Initializer initializer_;
   const RowLayout layout_;

@@ -5,155 +5,129 @@
 
 namespace tfra {
 
-// Cache lines of [row, row + bytes).
-template <bool kForWrite>
-inline void PrefetchRow(const std::byte* row, size_t bytes) {
-  for (size_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(row + offset, kForWrite);
-}
-
 template <typename Keys>
-inline typename TableOf<Keys>::Probe TableOf<Keys>::Locate(uint64_t word) const {
-  const uint64_t hash = Keys::Hash(word);
-  const BucketArray* array = ShardFor(hash).array();
-  return {array, array->Home(hash), nullptr, 0, Probe::kFurther};
-}
-
-template <typename Keys>
-inline typename TableOf<Keys>::Probe TableOf<Keys>::Search(Probe probe, uint64_t word,
-                                                           const RowArena::Map& rows) {
-  probe.state = probe.bucket->state.load(std::memory_order_acquire);
-  if ((probe.state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked) [[unlikely]] {
-    probe.progress = Probe::kBusy;
-  } else if (const uint32_t mask = probe.bucket->Match(word, probe.state)) [[likely]] {
-    const int i = __builtin_ctz(mask);
-    probe.row = rows.At(probe.bucket->rows[i].load(std::memory_order_relaxed));
-    probe.progress = Probe::kFound;
-  } else if (!(probe.state & Bucket::kOverflow)) {
-    probe.progress = Probe::kMissing;
-  } else {
-    probe.bucket = probe.array->Next(probe.bucket);
+[[gnu::always_inline]] inline typename TableOf<Keys>::Probe TableOf<Keys>::Search(
+    Bucket* home, uint64_t word, const RowArena::Map& rows) {
+  const uint32_t state = home->state.load(std::memory_order_acquire);
+  const uint32_t mask = state & Bucket::kLocked ? 0 : home->Match(word, state);
+  if (mask != 0) [[likely]] {
+    const uint32_t row = home->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed);
+    return {home, rows.At(row), state};
   }
-  return probe;
+  return {state & (Bucket::kOverflow | Bucket::kLocked) ? home : nullptr, nullptr, state};
 }
 
 template <typename Keys>
-[[gnu::noinline]] typename TableOf<Keys>::Probe TableOf<Keys>::SearchOn(
-    Probe probe, uint64_t word, const RowArena::Map& rows) {
-  const Bucket* const home = probe.array->Home(Keys::Hash(word));
-  while (probe.progress == Probe::kFurther) {
-    if (probe.bucket == home) {
-      probe.progress = Probe::kMissing;
-      break;
-    }
-    probe = Search(probe, word, rows);
-  }
-  return probe;
+[[gnu::noinline]] typename TableOf<Keys>::Probe TableOf<Keys>::SearchAll(uint64_t word) const {
+  const BucketArray* array = ArrayFor(word);
+  Bucket* const home = array->Home(Keys::Hash(word));
+  Bucket* bucket = home;
+  do {
+    const Probe probe = Search(bucket, word, arena_.map());
+    if (probe.row != nullptr || probe.missing() || probe.state & Bucket::kLocked) return probe;
+    bucket = array->Next(bucket);
+  } while (bucket != home);
+  return {nullptr, nullptr, 0};
 }
 
 template <typename Keys>
-inline bool TableOf<Keys>::StillValid(const Probe& probe, uint64_t word) const {
-  AcquireFence();
-  if (probe.bucket->state.load(std::memory_order_relaxed) != probe.state) return false;
-  // Entries that moved to a new array are good until that is published: rows change only after.
-  return !(probe.state & Bucket::kMoved) || ShardFor(Keys::Hash(word)).array() == probe.array;
-}
-
-template <typename Keys>
-template <typename Read>
-bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
-  for (Backoff backoff;; backoff.Wait()) {
-    Probe probe = Locate(word);
-    Bucket* const home = probe.bucket;
-    bool disturbed = false;
-    do {
-      probe.state = probe.bucket->state.load(std::memory_order_acquire);
-      disturbed = (probe.state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked;
-      uint32_t mask = disturbed ? 0 : probe.bucket->Match(word, probe.state);
-      for (; mask != 0 && !disturbed; mask &= mask - 1) {
-        probe.row = RowAt(probe.bucket->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
-        if constexpr (Keys::kStrings) {
-          // The pointer may only be followed once it is known to have belonged to this entry.
-          const Blob* key = LoadBlob(probe.row + layout_.key_offset);
-          disturbed = !StillValid(probe, word);
-          if (disturbed || key->view() != bytes) continue;
-        }
-        read(probe.row);
-        if (StillValid(probe, word)) return true;
-        disturbed = true;
-      }
-      if (disturbed) break;
-      if (!(probe.state & Bucket::kOverflow)) return false;
-      probe.bucket = probe.array->Next(probe.bucket);
-    } while (probe.bucket != home);
-    if (!disturbed) return false;
-  }
-}
-
-template <typename Keys>
-inline bool TableOf<Keys>::IsHit(const Probe& probe, uint64_t word, std::string_view bytes) const {
-  if (probe.progress != Probe::kFound) return false;
+inline bool TableOf<Keys>::IsHit(const Probe& probe, std::string_view bytes) const {
+  if (probe.row == nullptr) return false;
   if constexpr (Keys::kStrings) {
+    // The pointer may only be followed once it is known to have belonged to this entry.
     const Blob* key = LoadBlob(probe.row + layout_.key_offset);
-    return StillValid(probe, word) && key->view() == bytes;
+    return StillValid(probe.bucket, probe.state) && key->view() == bytes;
   } else {
     return true;
   }
 }
 
 template <typename Keys>
-template <bool kForWrite, typename Visit>
-inline void TableOf<Keys>::Probes(const Words& words, size_t begin, size_t end, size_t row_bytes,
-                                  const uint32_t* order, Visit&& visit) const {
+template <typename Read>
+bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
+  for (Backoff backoff;; backoff.Wait()) {
+    const BucketArray* array = ArrayFor(word);
+    Bucket* const home = array->Home(Keys::Hash(word));
+    Bucket* bucket = home;
+    bool disturbed = false;
+    do {
+      const uint32_t state = bucket->state.load(std::memory_order_acquire);
+      // Entries that moved to a new array are good until that is published: rows change only after.
+      const auto valid = [&] {
+        return StillValid(bucket, state) && (!(state & Bucket::kMoved) || ArrayFor(word) == array);
+      };
+      disturbed = (state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked;
+      uint32_t mask = disturbed ? 0 : bucket->Match(word, state);
+      for (; mask != 0 && !disturbed; mask &= mask - 1) {
+        std::byte* row = RowAt(bucket->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
+        if constexpr (Keys::kStrings) {
+          const Blob* key = LoadBlob(row + layout_.key_offset);
+          disturbed = !valid();
+          if (disturbed || key->view() != bytes) continue;
+        }
+        read(row);
+        if (valid()) return true;
+        disturbed = true;
+      }
+      if (disturbed) break;
+      if (!(state & Bucket::kOverflow)) return false;
+      bucket = array->Next(bucket);
+    } while (bucket != home);
+    if (!disturbed) return false;
+  }
+}
+
+template <typename Keys>
+template <bool kForWrite, typename Number, typename Fetch, typename Visit>
+[[gnu::always_inline]] inline void TableOf<Keys>::Probes(const uint64_t* words, size_t n,
+                                                         size_t row_bytes, Number&& number,
+                                                         Fetch&& fetch, Visit&& visit) const {
   // Rings of scalars, not of Probes: a struct stored by the field and loaded whole would wait, in
   // most CPUs, until all earlier stores have left for memory.
-  const BucketArray* home_array[kFar];
   Bucket* home[kFar];
-  const BucketArray* array[kNear];
   Bucket* bucket[kNear];
   std::byte* row[kNear];
   uint32_t state[kNear];
-  typename Probe::Progress progress[kNear];
 
   const RowArena::Map rows = arena_.map();
-  const size_t n = end - begin, key_offset = layout_.key_offset;
-  const auto key = [=](size_t i) { return order == nullptr ? begin + i : order[begin + i]; };
-  const auto load = [&](size_t r) {
-    return Probe{array[r], bucket[r], row[r], state[r], progress[r]};
-  };
-  const auto keep = [&](size_t r, const Probe& probe) {
-    array[r] = probe.array;
+  const Shard* const shards = shards_.get();
+  const size_t key_offset = layout_.key_offset;
+  const auto keep = [&](size_t r, const Probe& probe) TFRA_INLINE {
     bucket[r] = probe.bucket;
     row[r] = probe.row;
     state[r] = probe.state;
-    progress[r] = probe.progress;
-    if (probe.progress != Probe::kFound) return;
-    PrefetchRow<kForWrite>(probe.row, row_bytes);
+    if (probe.row == nullptr) return;
+    Prefetch<kForWrite>(probe.row, row_bytes);
     if constexpr (Keys::kStrings) __builtin_prefetch(probe.row + key_offset);
   };
   Pipeline(
       n,
-      [&](size_t i) {
-        const Probe probe = Locate(words[key(i)]);
-        __builtin_prefetch(probe.bucket, kForWrite);
-        home_array[i % kFar] = probe.array;
-        home[i % kFar] = probe.bucket;
+      [&](size_t i) TFRA_INLINE {
+        const size_t k = number(i);
+        fetch(k);
+        const uint64_t hash = Keys::Hash(words[k]);
+        Bucket* const start = shards[ShardOf(hash)].array()->Home(hash);
+        __builtin_prefetch(start, kForWrite);
+        home[i % kFar] = start;
       },
-      [&](size_t i) {
-        const Probe start{home_array[i % kFar], home[i % kFar], nullptr, 0, Probe::kFurther};
-        const Probe probe = Search(start, words[key(i)], rows);
-        // One key in ten is further on; its next bucket will be there when settling.
-        if (probe.progress == Probe::kFurther) __builtin_prefetch(probe.bucket, kForWrite);
+      [&](size_t i) TFRA_INLINE {
+        const Probe probe = Search(home[i % kFar], words[number(i)], rows);
+        // One key in ten lives further on, mostly in the next bucket, needed when settling.
+        if (probe.row == nullptr && !probe.missing()) __builtin_prefetch(probe.bucket + 1);
         keep(i % kNear, probe);
       },
-      [&](size_t i) {
+      [&](size_t i) TFRA_INLINE {
         const size_t r = i % kNear;
-        if (progress[r] == Probe::kFurther) keep(r, SearchOn(load(r), words[key(i)], rows));
+        if (row[r] == nullptr && bucket[r] != nullptr) keep(r, SearchAll(words[number(i)]));
         if constexpr (Keys::kStrings) {
           // The row has arrived: fetch the bytes of its key, to be compared.
-          if (progress[r] == Probe::kFound) __builtin_prefetch(LoadBlob(row[r] + key_offset));
+          if (row[r] != nullptr) __builtin_prefetch(LoadBlob(row[r] + key_offset));
         }
       },
-      [&](size_t i) { visit(key(i), load(i % kNear)); });
+      [&](size_t i) TFRA_INLINE {
+        const size_t r = i % kNear;
+        visit(number(i), Probe{bucket[r], row[r], state[r]});
+      });
 }
 
 }  // namespace tfra

@@ -7,7 +7,7 @@
 #include "batch.h"
 #include "blob.h"
 #include "keys.h"
-#include "partition.h"
+#include "keys_by_shard.h"
 #include "table_base.h"
 
 namespace tfra {
@@ -36,42 +36,44 @@ class TableOf : public TableBase {
   Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) override;
 
  private:
-  // A search for a key that takes no lock.
+  // How far a search for a key got.
+  //
+  //   row                 the key's row (a string's: that of a key with its hash), if still valid
+  //   no row, no bucket   the key is not there
+  //   no row, a bucket    undecided: the key may be in a later bucket, or the bucket is being
+  //                       written or was moved
   struct Probe {
-    enum Progress : uint32_t {
-      kMissing,  // The key is not there.
-      kFound,    // `row` is the key's (a string's: that of a key with its hash), if still valid.
-      kFurther,  // Not in the buckets so far: `bucket` is the next to look at.
-      kBusy,     // A writer holds the bucket.
-    };
-    const BucketArray* array;
     Bucket* bucket;
     std::byte* row;
-    uint32_t state;  // Of the bucket, when it was searched.
-    Progress progress;
+    uint32_t state;  // Of the bucket, before it was read.
+
+    bool missing() const { return bucket == nullptr; }
   };
 
-  // --- table_find.h. REQUIRES, for each: inside an EpochGuard.
+  // --- table_find.h. REQUIRES, for each: inside an EpochGuard, or with the shard's mutex.
 
-  // Starts the search for a key.
-  Probe Locate(uint64_t word) const;
-  // Searches one bucket more.
-  static Probe Search(Probe probe, uint64_t word, const RowArena::Map& rows);
-  // Searches on to the end.
-  static Probe SearchOn(Probe probe, uint64_t word, const RowArena::Map& rows);
-  // True if nothing that was read from the probe's bucket and row since Find has changed.
-  bool StillValid(const Probe& probe, uint64_t word) const;
+  // The array and the bucket where the search for a key starts.
+  const BucketArray* ArrayFor(uint64_t word) const { return ShardFor(Keys::Hash(word)).array(); }
+  // Searches the first bucket only.
+  static Probe Search(Bucket* home, uint64_t word, const RowArena::Map& rows);
+  // Searches all buckets.
+  Probe SearchAll(uint64_t word) const;
+  // True if nothing that was read from the probe's bucket and row since the search has changed.
+  static bool StillValid(const Bucket* bucket, uint32_t state) {
+    AcquireFence();
+    return bucket->state.load(std::memory_order_relaxed) == state;
+  }
+  // Whether the probe found this very key, and the entry is still there.
+  bool IsHit(const Probe& probe, std::string_view bytes) const;
   // Finds a key whatever other threads do, and calls read(row) until it has read a whole row: the
   // last call counts. Returns false if the key is not there.
   template <typename Read>
   bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const;
-  // Whether Find found this very key, and the entry is still there.
-  bool IsHit(const Probe& probe, uint64_t word, std::string_view bytes) const;
-  // Calls visit(i, probe) for the keys that `order` names, or for key numbers from `begin` to
-  // `end`, in order, pipelined. `row_bytes` of each row are prefetched.
-  template <bool kForWrite, typename Visit>
-  void Probes(const Words& words, size_t begin, size_t end, size_t row_bytes,
-              const uint32_t* order, Visit&& visit) const;
+  // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
+  // fetch(number) early and visit(number, probe) late. `row_bytes` of each row are prefetched.
+  template <bool kForWrite, typename Number, typename Fetch, typename Visit>
+  void Probes(const uint64_t* words, size_t n, size_t row_bytes, Number&& number, Fetch&& fetch,
+              Visit&& visit) const;
 
   // --- table_read.cc
 
@@ -84,23 +86,23 @@ class TableOf : public TableBase {
 
   // --- table_write.cc
 
-  // Writes each key of the partition. An Op says what that does to a row: see row_ops.h.
+  // Writes the keys. An Op says what that does to a row: see row_ops.h.
   template <typename Op>
-  Status Write(const Words& words, const Partition& partition, const Op& prototype);
-  template <typename Op>
-  Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op, Tally* tally);
-  // The same for one key, with the shard's mutex.
-  template <typename Op>
-  Status WriteSlowly(const Words& words, size_t i, Op* op, Tally* tally);
-  bool RemoveOne(uint64_t word, std::string_view bytes, Tally* tally);
+  Status Write(const Words& words, const KeysByShard& keys, const Op& prototype);
+  // Makes room, in index and arena, for those keys of the batch that are not there.
+  Status PrepareInserts(const Words& words, const KeysByShard& keys);
+  // Whether a shard has room even if all its keys of the batch are new.
+  bool HasRoom(uint32_t s, const KeysByShard& keys) const {
+    return shards_[s].size() + keys.count(s) <= shards_[s].limit();
+  }
 
-  // Makes sure that the keys of a batch, as far as they are missing, can be inserted without
-  // running out of memory half-way.
-  Status PrepareInserts(const Words& words, const Partition& partition);
-  // Adds to missing[shard] the keys of the part that are not in the table, in the shards that
-  // `counted` names.
-  void CountMissing(const Words& words, const Partition& partition, size_t part,
-                    const std::vector<bool>& counted, std::vector<uint64_t>* missing);
+  // REQUIRES, for these three: the mutex of the shard.
+  Status PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys);
+  template <typename Op>
+  void WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op, Tally* tally,
+                  Status* status);
+  template <typename Op>
+  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, Tally* tally);
 
   // Whether a row belongs to a string key. REQUIRES: the row cannot change owner meanwhile.
   bool HasKey(const std::byte* row, std::string_view bytes) const {
@@ -115,7 +117,7 @@ class TableOf : public TableBase {
 
   // Adds the rows of the keys whose search starts in one bucket of a shard and whose hash is `from`
   // or more. Returns false, with some of them added, if another thread interfered.
-  bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t bucket, uint64_t from,
+  bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home, uint64_t from,
                     ExportBatch* batch) const;
   void AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const;
   void Truncate(size_t rows, ExportBatch* batch) const;

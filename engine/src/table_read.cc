@@ -14,18 +14,19 @@ template <typename Keys>
 Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
-  ForEachPart(keys.size, [&](size_t, size_t begin, size_t end) {
+  ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
-    Probes<false>(words, begin, end, 0, nullptr, [&](size_t i, const Probe& probe) {
-      const uint64_t word = words[i];
-      if (probe.progress == Probe::kMissing) {
+    const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
+      if (probe.missing()) {
         exists[i] = false;
-      } else if (IsHit(probe, word, words.bytes(i)) && StillValid(probe, word)) {
+      } else if (IsHit(probe, words.bytes(i)) && StillValid(probe.bucket, probe.state)) {
         exists[i] = true;
       } else {
-        exists[i] = ContainsOne(word, words.bytes(i));
+        exists[i] = ContainsOne(words[i], words.bytes(i));
       }
-    });
+    };
+    Probes<false>(
+        words.data(), end - begin, 0, [=](size_t i) { return begin + i; }, [](size_t) {}, visit);
   });
   return Status::Ok();
 }
@@ -35,7 +36,7 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
                              bool* exists) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
-  ForEachPart(keys.size, [&](size_t, size_t begin, size_t end) {
+  ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
     Tally tally;
     if (has_string_values()) {
@@ -67,16 +68,15 @@ void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
     one_row = initializer_.constant_row();
   }
   uint64_t hits = 0;
-  Probes<false>(words, begin, end, bytes, nullptr, [&](size_t i, const Probe& probe) {
+  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     std::byte* out = values + i * bytes;
-    const uint64_t word = words[i];
     bool found = false;
-    if (IsHit(probe, word, words.bytes(i))) [[likely]] {
+    if (IsHit(probe, words.bytes(i))) [[likely]] {
       LoadRow(out, probe.row, bytes);
-      found = StillValid(probe, word);
+      found = StillValid(probe.bucket, probe.state);
     }
-    if (!found && probe.progress != Probe::kMissing) [[unlikely]] {
-      found = CopyValue(word, words.bytes(i), out);
+    if (!found && !probe.missing()) [[unlikely]] {
+      found = CopyValue(words[i], words.bytes(i), out);
     }
     if (exists != nullptr) exists[i] = found;
     hits += found;
@@ -87,9 +87,11 @@ void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
     } else if (row_per_key) {
       std::memcpy(out, default_rows + i * bytes, bytes);
     } else {
-      initializer_.Fill(word, out);
+      initializer_.Fill(words[i], out);
     }
-  });
+  };
+  Probes<false>(
+      words.data(), end - begin, bytes, [=](size_t i) { return begin + i; }, [](size_t) {}, visit);
   tally->hits += hits;
   tally->misses += end - begin - hits;
 }
@@ -120,10 +122,9 @@ void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
   }
 }
 
-
-#define TFRA_INSTANTIATE(Keys)                                                               \
-  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const;                \
-  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                           \
+#define TFRA_INSTANTIATE(Keys)                                                \
+  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const; \
+  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);            \
   template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

@@ -22,7 +22,8 @@ void Append(std::vector<T>* to, const std::vector<T>& from) {
 
 template <typename Keys>
 Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) {
-  if (max_rows == 0) return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
+  if (max_rows == 0)
+    return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
   *batch = ExportBatch();
   if (cursor->done) return Status::Ok();
   EpochGuard guard;
@@ -58,35 +59,39 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
     const uint32_t state = later.state.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (!(state >> i & 1)) continue;
-      PrefetchRow<false>(RowAt(later.rows[i].load(std::memory_order_relaxed)), layout_.stride);
+      Prefetch<false>(RowAt(later.rows[i].load(std::memory_order_relaxed)), layout_.stride);
     }
   }
-  Probe probe{&array, array.buckets + home, nullptr, 0, Probe::kFurther};
+  const Bucket* const start = array.buckets + home;
+  const Bucket* bucket = start;
   do {
-    probe.state = probe.bucket->state.load(std::memory_order_acquire);
-    if ((probe.state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked) return false;
+    const uint32_t state = bucket->state.load(std::memory_order_acquire);
+    if ((state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked) return false;
+    const auto valid = [&] {
+      return StillValid(bucket, state) && (!(state & Bucket::kMoved) || shard.array() == &array);
+    };
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
-      if (!(probe.state >> i & 1)) continue;
-      const uint64_t word = probe.bucket->words[i].load(std::memory_order_relaxed);
+      if (!(state >> i & 1)) continue;
+      const uint64_t word = bucket->words[i].load(std::memory_order_relaxed);
       const uint64_t hash = Keys::Hash(word);
       if (array.HomeOf(hash) != home || hash < from) continue;
-      const std::byte* row = RowAt(probe.bucket->rows[i].load(std::memory_order_relaxed));
+      const std::byte* row = RowAt(bucket->rows[i].load(std::memory_order_relaxed));
       if (has_string_keys() || has_string_values()) {
         // Pointers to strings may be followed only if they are this entry's.
         thread_local std::vector<std::byte> copy;
         copy.resize(layout_.stride);
         LoadRow(copy.data(), row, layout_.stride);
-        if (!StillValid(probe, word)) return false;
+        if (!valid()) return false;
         AppendRow(word, copy.data(), batch);
       } else {
         AppendRow(word, row, batch);
-        if (!StillValid(probe, word)) return false;
       }
     }
-    if (!(probe.state & Bucket::kOverflow)) return true;
-    probe.bucket = array.Next(probe.bucket);
-  } while (probe.bucket != array.buckets + home);
-  return shard.array() == &array || !(probe.state & Bucket::kMoved);
+    if (!valid()) return false;
+    if (!(state & Bucket::kOverflow)) return true;
+    bucket = array.Next(const_cast<Bucket*>(bucket));
+  } while (bucket != start);
+  return true;
 }
 
 template <typename Keys>
@@ -112,7 +117,8 @@ void TableOf<Keys>::AppendRow(uint64_t word, const std::byte* row, ExportBatch* 
   if (layout_.slots_bytes > 0) append(&batch->slots, layout_.slots_offset, layout_.slots_bytes);
   if (options_.metadata) {
     RowMetadata metadata;
-    LoadRow(reinterpret_cast<std::byte*>(&metadata), row + layout_.metadata_offset, sizeof(metadata));
+    LoadRow(reinterpret_cast<std::byte*>(&metadata), row + layout_.metadata_offset,
+            sizeof(metadata));
     batch->metadata.push_back(metadata);
   }
 }
@@ -147,22 +153,19 @@ Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
     return Status::InvalidArgument(
         "selecting by metadata needs a table with metadata, received one without");
   }
-  ParallelFor(kShards, [&](size_t s) {
+  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
     Shard& shard = shards_[s];
     std::lock_guard lock(shard.mutex());
     const BucketArray* array = shard.array();
     for (uint64_t b = 0; b < array->count; ++b) {
       Bucket* bucket = array->buckets + b;
-      RowMetadata metadata[kBucketEntries];
-      const uint32_t state = bucket->Lock();
+      const uint32_t state = bucket->state.load(std::memory_order_relaxed);
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
         if (!(state >> i & 1)) continue;
-        const std::byte* row = RowAt(bucket->rows[i].load(std::memory_order_relaxed));
-        std::memcpy(&metadata[i], row + layout_.metadata_offset, sizeof(RowMetadata));
-      }
-      bucket->Release(state);
-      for (uint32_t i = 0; i < kBucketEntries; ++i) {
-        if (state >> i & 1) visit(s, Shard::Entry{bucket, i}, metadata[i]);
+        const Shard::Entry entry{bucket, i};
+        RowMetadata metadata;
+        std::memcpy(&metadata, RowAt(entry.row()) + layout_.metadata_offset, sizeof(metadata));
+        visit(s, entry, metadata);
       }
     }
   });
@@ -183,14 +186,11 @@ Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* coun
 template <typename Keys>
 Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) {
   std::vector<Tally> tallies(kShards);
-  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
-    if (!predicate(metadata)) return;
-    const uint32_t row = entry.row();
-    shards_[s].Erase(entry);
-    DropStrings(RowAt(row), &tallies[s]);
-    shards_[s].GiveRow(row);
-    ++tallies[s].removals;
-  }));
+  TFRA_RETURN_IF_ERROR(
+      VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+        if (!predicate(metadata)) return;
+        RemoveEntry(&shards_[s], entry, &tallies[s]);
+      }));
   *removed = 0;
   for (Tally& tally : tallies) {
     *removed += tally.removals;
@@ -203,17 +203,18 @@ template <typename Keys>
 Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) {
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
-  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
-    if (!predicate(metadata)) return;
-    ++selected[s].size;
-    if (has_string_keys()) {
-      const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
-      selected[s].string_keys.emplace_back(key->view());
-    } else {
-      const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
-      selected[s].int_keys.push_back(static_cast<int64_t>(word));
-    }
-  }));
+  TFRA_RETURN_IF_ERROR(
+      VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+        if (!predicate(metadata)) return;
+        ++selected[s].size;
+        if (has_string_keys()) {
+          const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
+          selected[s].string_keys.emplace_back(key->view());
+        } else {
+          const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
+          selected[s].int_keys.push_back(static_cast<int64_t>(word));
+        }
+      }));
   for (const ExportBatch& each : selected) {
     batch->size += each.size;
     Append(&batch->int_keys, each.int_keys);
@@ -222,11 +223,11 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
   return Status::Ok();
 }
 
-#define TFRA_INSTANTIATE(Keys)                                                                \
-  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);                 \
-  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                     \
-  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);                \
-  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);               \
+#define TFRA_INSTANTIATE(Keys)                                                  \
+  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);   \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*);                       \
+  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);  \
+  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*); \
   template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

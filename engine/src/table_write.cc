@@ -1,3 +1,4 @@
+#include <atomic>
 #include <new>
 #include <string>
 
@@ -15,64 +16,46 @@ Status FirstError(const std::vector<Status>& statuses) {
 }  // namespace
 
 template <typename Keys>
-void TableOf<Keys>::CountMissing(const Words& words, const Partition& partition, size_t part,
-                                 const std::vector<bool>& counted, std::vector<uint64_t>* missing) {
-  EpochGuard guard;
-  ForEachList(partition, part, words.size(), [&](const uint32_t* order, size_t count) {
-    for (size_t k = 0; k < count; ++k) {
-      const size_t i = order == nullptr ? k : order[k];
-      const uint32_t shard = ShardOf(Keys::Hash(words[i]));
-      if (!counted[shard]) continue;
-      (*missing)[shard] += !ContainsOne(words[i], words.bytes(i));
-    }
-  });
+Status TableOf<Keys>::PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys) {
+  Shard& shard = shards_[s];
+  if (HasRoom(s, keys)) return Status::Ok();
+  size_t missing = 0;
+  for (size_t k = 0; k < keys.count(s); ++k) {
+    const uint32_t i = keys.of(s)[k];
+    missing += !ContainsOne(words[i], words.bytes(i));
+  }
+  return shard.Grow(shard.size() + missing);
 }
 
 template <typename Keys>
-Status TableOf<Keys>::PrepareInserts(const Words& words, const Partition& partition) {
-  // Most shards have room even if every key is new; only for the others is it worth looking.
-  std::vector<bool> tight(kShards);
-  bool any_tight = false;
-  uint64_t keys = 0;
-  for (uint32_t s = 0; s < kShards; ++s) {
-    keys += partition.keys_per_shard[s];
-    tight[s] = shards_[s].size() + partition.keys_per_shard[s] > shards_[s].limit();
-    any_tight |= tight[s];
-  }
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(keys + kShards * Shard::kRowBlock));
-  if (!any_tight) return Status::Ok();
-
-  std::vector<uint64_t> missing(kShards);
-  std::vector<Status> statuses(partition.parts);
-  ParallelFor(partition.parts, [&](size_t part) {
-    CountMissing(words, partition, part, tight, &missing);
-    for (uint32_t s = 0; s < kShards; ++s) {
-      if (PartOf(s, partition.parts) != part || !tight[s]) continue;
-      Shard& shard = shards_[s];
-      std::lock_guard lock(shard.mutex());
-      statuses[part] = shard.Grow(shard.size() + missing[s]);
-      if (!statuses[part].ok()) return;
-    }
+Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys) {
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(keys.total() + kShards * Shard::kRowBlock));
+  std::vector<Status> statuses(kShards);
+  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
+    if (HasRoom(static_cast<uint32_t>(s), keys)) return;
+    EpochGuard guard;
+    std::lock_guard lock(shards_[s].mutex());
+    statuses[s] = PrepareShard(words, static_cast<uint32_t>(s), keys);
   });
   return FirstError(statuses);
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::Write(const Words& words, const Partition& partition, const Op& prototype) {
-  TFRA_RETURN_IF_ERROR(PrepareInserts(words, partition));
-  std::vector<Status> statuses(partition.parts);
-  ParallelFor(partition.parts, [&](size_t part) {
-    EpochGuard guard;
+Status TableOf<Keys>::Write(const Words& words, const KeysByShard& keys, const Op& prototype) {
+  TFRA_RETURN_IF_ERROR(PrepareInserts(words, keys));
+  std::vector<Status> statuses(kShards);
+  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
+    if (keys.count(static_cast<uint32_t>(s)) == 0) return;
     Op op = prototype;
     Tally tally;
     try {
-      ForEachList(partition, part, words.size(), [&](const uint32_t* order, size_t count) {
-        if (statuses[part].ok()) statuses[part] = WriteKeys(words, order, count, &op, &tally);
-      });
+      EpochGuard guard;
+      std::lock_guard lock(shards_[s].mutex());
+      WriteShard(words, static_cast<uint32_t>(s), keys, &op, &tally, &statuses[s]);
     } catch (const std::bad_alloc&) {
-      statuses[part] = Status::OutOfMemory("out of memory while writing a batch of " +
-                                           std::to_string(words.size()) + " keys");
+      statuses[s] = Status::OutOfMemory("out of memory while writing a batch of " +
+                                        std::to_string(words.size()) + " keys");
     }
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
       for (Blob* blob : op.replaced) {
@@ -87,68 +70,65 @@ Status TableOf<Keys>::Write(const Words& words, const Partition& partition, cons
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
-                                Tally* tally) {
-  Status status;
-  Probes<true>(words, 0, count, op->row_bytes, order, [&](size_t i, const Probe& probe) {
-    if (!status.ok()) return;
-    // If the state is still what Find saw, the row is still this key's.
-    if (probe.progress == Probe::kFound && probe.bucket->TryLock(probe.state)) {
-      const bool same = HasKey(probe.row, words.bytes(i));
-      if (same && op->Updates(i)) {
-        EditRow(probe.row, layout_.stride, [&](std::byte* row) { op->Update(i, row); });
-        ++tally->updates;
-      }
-      tally->ignored += same && !op->Updates(i);
-      probe.bucket->Unlock(probe.state);
-      if (same) return;
+void TableOf<Keys>::WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op,
+                               Tally* tally, Status* status) {
+  Shard& shard = shards_[s];
+  // Other threads may have used up the room meanwhile. From here on the shard does not grow.
+  *status = PrepareShard(words, s, keys);
+  if (!status->ok()) return;
+  const uint32_t* order = keys.of(s);
+  const auto update = [&](size_t i, Bucket* bucket, std::byte* row) {
+    if (!op->Updates(i)) {
+      ++tally->ignored;
+      return;
     }
-    status = WriteSlowly(words, i, op, tally);
-  });
-  return status;
+    const uint32_t state = bucket->BeginWrite();
+    EditRow(row, layout_.stride, [&](std::byte* edited) { op->Update(i, edited); });
+    bucket->EndWrite(state);
+    ++tally->updates;
+  };
+  const auto visit = [&](size_t i, const Probe& probe) {
+    if (probe.row != nullptr && HasKey(probe.row, words.bytes(i))) {
+      update(i, probe.bucket, probe.row);
+      return;
+    }
+    if (!status->ok()) return;
+    // Not there when it was searched; but an equal key may have come since.
+    const auto entry = shard.Find(words[i], Keys::Hash(words[i]),
+                                  [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
+    if (entry) {
+      update(i, entry.bucket, RowAt(entry.row()));
+    } else if (op->Inserts(i)) {
+      *status = InsertRow(words, i, &shard, op, tally);
+    } else {
+      ++tally->ignored;
+    }
+  };
+  Probes<true>(
+      words.data(), keys.count(s), op->row_bytes, [=](size_t k) { return order[k]; },
+      [=](size_t i) TFRA_INLINE { op->Fetch(i); }, visit);
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::WriteSlowly(const Words& words, size_t i, Op* op, Tally* tally) {
-  const uint64_t word = words[i], hash = Keys::Hash(word);
-  const std::string_view bytes = words.bytes(i);
-  Shard& shard = ShardFor(hash);
-  std::lock_guard lock(shard.mutex());
-  const auto entry =
-      shard.Find(word, hash, [&](uint32_t row) { return HasKey(RowAt(row), bytes); });
-  if (entry ? !op->Updates(i) : !op->Inserts(i)) {
-    ++tally->ignored;
-    return Status::Ok();
-  }
-  if (entry) {
-    const uint32_t state = entry.bucket->Lock();
-    EditRow(RowAt(entry.row()), layout_.stride, [&](std::byte* row) { op->Update(i, row); });
-    entry.bucket->Unlock(state);
-    ++tally->updates;
-    return Status::Ok();
-  }
-
-  TFRA_RETURN_IF_ERROR(shard.Grow(shard.size() + 1));
+Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* op, Tally* tally) {
+  uint32_t number;
+  TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
   Blob* key = nullptr;
   if constexpr (Keys::kStrings) {
-    key = Blob::Make(bytes);
+    key = Blob::Make(words.bytes(i));
     if (key == nullptr) {
-      return Status::OutOfMemory("could not allocate " + std::to_string(bytes.size()) +
+      shard->GiveRow(number);
+      return Status::OutOfMemory("could not allocate " + std::to_string(words.bytes(i).size()) +
                                  " bytes for a string key");
     }
     tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
   }
-  uint32_t number;
-  if (Status status = shard.TakeRow(&number); !status.ok()) {
-    std::free(key);
-    return status;
-  }
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
-    op->Fill(i, word, row);
+    op->Fill(i, words[i], row);
     if constexpr (Keys::kStrings) StoreBlob(row + layout_.key_offset, key);
   });
-  shard.Insert(word, number);
+  shard->Insert(words[i], number);
   ++tally->inserts;
   return Status::Ok();
 }
@@ -161,7 +141,7 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   if (!has_string_values()) {
     const size_t touched = slots == nullptr ? layout_.value_bytes : layout_.stride;
-    return Write(words, Split<Keys>(words),
+    return Write(words, KeysByShard::Group<Keys>(words),
                  AssignOp{context, static_cast<const std::byte*>(values),
                           static_cast<const std::byte*>(slots), metadata, touched});
   }
@@ -180,13 +160,13 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     }
     tally.string_bytes += static_cast<int64_t>(blobs[i]->allocated_bytes());
   }
-  Partition partition = Split<Keys>(words);
-  if (Status status = PrepareInserts(words, partition); !status.ok()) {
+  const KeysByShard by_shard = KeysByShard::Group<Keys>(words);
+  if (Status status = PrepareInserts(words, by_shard); !status.ok()) {
     for (Blob* blob : blobs) std::free(blob);
     return status;
   }
   Count(std::move(tally));
-  return Write(words, partition,
+  return Write(words, by_shard,
                AssignStringsOp{context, blobs.data(), metadata, dim, layout_.value_bytes, {}});
 }
 
@@ -198,7 +178,7 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   }
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
-  return Write(words, Split<Keys>(words),
+  return Write(words, KeysByShard::Group<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
                             AddFor(options_.value_type), static_cast<size_t>(options_.dim),
                             layout_.value_bytes});
@@ -221,64 +201,57 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
   }
   const size_t dim = static_cast<size_t>(options_.dim);
   const Words words(keys);
-  Partition partition = Split<Keys>(words);
-  const Duplicates duplicates = Duplicates::Extract<Keys>(words, &partition);
+  KeysByShard by_shard = KeysByShard::Group<Keys>(words);
+  const auto next = by_shard.ExtractDuplicates(words);
   const RowUpdater updater(options_.rule, params, options_.value_type, dim);
-  const GradientOp::Widen sum = SumFor(gradient_type, options_.value_type);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
-  return Write(words, partition,
-               GradientOp{context, updater, duplicates, static_cast<const std::byte*>(gradients),
-                          dim * SizeOf(gradient_type), gradient_type == compute ? nullptr : sum,
-                          sum, dim, layout_.stride, std::vector<double>(dim),
-                          std::vector<double>(updater.scratch_elements())});
-}
-
-template <typename Keys>
-bool TableOf<Keys>::RemoveOne(uint64_t word, std::string_view bytes, Tally* tally) {
-  const uint64_t hash = Keys::Hash(word);
-  Shard& shard = ShardFor(hash);
-  std::lock_guard lock(shard.mutex());
-  const auto entry =
-      shard.Find(word, hash, [&](uint32_t row) { return HasKey(RowAt(row), bytes); });
-  if (!entry) return false;
-  const uint32_t row = entry.row();
-  shard.Erase(entry);
-  DropStrings(RowAt(row), tally);
-  shard.GiveRow(row);
-  ++tally->removals;
-  return true;
+  return Write(
+      words, by_shard,
+      GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
+                 dim * SizeOf(gradient_type), gradient_type == compute,
+                 SumFor(gradient_type, options_.value_type), dim, layout_.stride,
+                 std::vector<double>(dim), std::vector<double>(updater.scratch_elements())});
 }
 
 template <typename Keys>
 Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
-  const Partition partition = Split<Keys>(words);
-  std::vector<size_t> counts(partition.parts);
-  ParallelFor(partition.parts, [&](size_t part) {
-    EpochGuard guard;
+  const KeysByShard by_shard = KeysByShard::Group<Keys>(words);
+  std::atomic<size_t> total{0};
+  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
+    const uint32_t* order = by_shard.of(static_cast<uint32_t>(s));
+    const size_t count = by_shard.count(static_cast<uint32_t>(s));
+    if (count == 0) return;
     Tally tally;
-    ForEachList(partition, part, words.size(), [&](const uint32_t* order, size_t count) {
-      Probes<false>(words, 0, count, 0, order, [&](size_t i, const Probe& probe) {
-        if (probe.progress == Probe::kMissing) return;
-        counts[part] += RemoveOne(words[i], words.bytes(i), &tally);
-      });
-    });
+    {
+      Shard& shard = shards_[s];
+      EpochGuard guard;
+      std::lock_guard lock(shard.mutex());
+      const auto visit = [&](size_t i, const Probe& probe) {
+        if (probe.missing()) return;
+        const auto entry = shard.Find(words[i], Keys::Hash(words[i]), [&](uint32_t row) {
+          return HasKey(RowAt(row), words.bytes(i));
+        });
+        if (entry) RemoveEntry(&shard, entry, &tally);
+      };
+      Probes<true>(
+          words.data(), count, 0, [=](size_t k) { return order[k]; }, [](size_t) {}, visit);
+    }
+    total += tally.removals;
     Count(std::move(tally));
   });
-  *removed = 0;
-  for (size_t count : counts) *removed += count;
+  *removed = total;
   return Status::Ok();
 }
 
-#define TFRA_INSTANTIATE(Keys)                                                                    \
-  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,                \
-                                        const RowMetadata*);                                      \
-  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*);           \
-  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,          \
-                                                const UpdateParams&);                             \
-  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);                                \
-  template bool TableOf<Keys>::RemoveOne(uint64_t, std::string_view, Tally*);
+#define TFRA_INSTANTIATE(Keys)                                                           \
+  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,       \
+                                        const RowMetadata*);                             \
+  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*);  \
+  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType, \
+                                                const UpdateParams&);                    \
+  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

@@ -117,16 +117,16 @@ int NumThreads() { return ThreadCount().load(std::memory_order_relaxed); }
 
 void SetNumThreads(int threads) { ThreadCount().store(threads); }
 
-void ParallelFor(size_t count, const std::function<void(size_t)>& task) {
-  const size_t helpers = std::min<size_t>(count, NumThreads()) - (count > 0);
-  if (helpers == 0) {
+void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task) {
+  threads = std::min({count, threads, static_cast<size_t>(NumThreads())});
+  if (threads <= 1) {
     for (size_t i = 0; i < count; ++i) task(i);
     return;
   }
   auto job = std::make_shared<Job>();
   job->task = &task;
   job->count = count;
-  ThePool().Submit(job, helpers);
+  ThePool().Submit(job, threads - 1);
   job->Work();
   std::unique_lock lock(job->mutex);
   job->finished.wait(lock, [&] { return job->done.load() == count; });

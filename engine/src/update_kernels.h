@@ -55,7 +55,7 @@ enum class KernelVariant : uint8_t {
   kRmspropCentered,
   kRmspropCenteredMomentum,
   kAdadelta,
-  kFtrlSqrt,   // learning_rate_power is -0.5.
+  kFtrlSqrt,  // learning_rate_power is -0.5.
   kFtrlPower,
   kLion,
 };

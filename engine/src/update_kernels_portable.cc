@@ -1,10 +1,10 @@
 // The kernels for the baseline of the target, and the choice between instruction sets, which must
 // itself run on any CPU.
 #define TFRA_KERNEL_NAMESPACE portable
-#include "update_kernels.inc"
-
 #include <cstdlib>
 #include <cstring>
+
+#include "update_kernels.inc"
 
 namespace tfra {
 namespace {

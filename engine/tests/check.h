@@ -51,17 +51,17 @@ std::string Describe(const char* expression, const A& a, const B& b) {
   static const ::tfra::test::Registration registration_##name(#name, Test##name); \
   static void Test##name()
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
+#define CHECK(condition)                                                         \
+  do {                                                                           \
     if (!(condition)) ::tfra::test::Fail(__FILE__, __LINE__, "not " #condition); \
   } while (false)
 
-#define CHECK_EQ(a, b)                                                                        \
-  do {                                                                                        \
-    const auto a_ = (a);                                                                      \
-    const auto b_ = (b);                                                                      \
-    if (!(a_ == b_))                                                                          \
-      ::tfra::test::Fail(__FILE__, __LINE__, ::tfra::test::Describe(#a " == " #b, a_, b_));   \
+#define CHECK_EQ(a, b)                                                                      \
+  do {                                                                                      \
+    const auto a_ = (a);                                                                    \
+    const auto b_ = (b);                                                                    \
+    if (!(a_ == b_))                                                                        \
+      ::tfra::test::Fail(__FILE__, __LINE__, ::tfra::test::Describe(#a " == " #b, a_, b_)); \
   } while (false)
 
 #define CHECK_NEAR(a, b, tolerance)                                                           \
@@ -72,8 +72,8 @@ std::string Describe(const char* expression, const A& a, const B& b) {
       ::tfra::test::Fail(__FILE__, __LINE__, ::tfra::test::Describe(#a " near " #b, a_, b_)); \
   } while (false)
 
-#define CHECK_OK(expression)                                                                \
-  do {                                                                                      \
-    if (const ::tfra::Status status_ = (expression); !status_.ok())                         \
-      ::tfra::test::Fail(__FILE__, __LINE__, #expression " failed: " + status_.message());  \
+#define CHECK_OK(expression)                                                               \
+  do {                                                                                     \
+    if (const ::tfra::Status status_ = (expression); !status_.ok())                        \
+      ::tfra::test::Fail(__FILE__, __LINE__, #expression " failed: " + status_.message()); \
   } while (false)

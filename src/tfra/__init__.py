@@ -16,7 +16,8 @@ from importlib.metadata import version
 
 from tfra import initializers, optimizers
 from tfra._memory import estimate_memory
-from tfra._table import Table, TableStats
+from tfra._stats import TableStats
+from tfra._table import Table
 from tfra._threads import get_num_threads, set_num_threads
 
 __version__ = version("tfra")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,47 @@ from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 
+# The dtype that stands for strings.
+STRING = np.dtype(object)
+
 _NUMERIC = ("float32", "float16", "float64", "int8", "int32", "int64", "bool")
 _STRING_NAMES = {"string", "str", "bytes", "object", str, bytes, object}
 
 
 def value_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a table's values; object stands for strings."""
-    if isinstance(dtype, (str, type)) and dtype in _STRING_NAMES:
-        return np.dtype(object)
+    """The NumPy dtype of a table's values."""
     if str(dtype) == "bfloat16" or getattr(dtype, "__name__", "") == "bfloat16":
         return _bfloat16()
-    try:
-        result = np.dtype(dtype)
-    except TypeError:
-        result = None
-    if result is not None and result.kind in "OSUT":
-        return np.dtype(object)
-    if result is None or result.name not in _NUMERIC or not result.isnative:
+    result = _dtype_of(dtype)
+    if result is None or not (result == STRING or result.name in _NUMERIC):
         raise TypeError(
             f"`value_dtype` must be one of {', '.join(_NUMERIC)}, bfloat16 or string. "
             f"Received: {dtype!r}"
         )
     return result
+
+
+def key_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of a table's keys: int64, or the one of strings."""
+    result = _dtype_of(dtype)
+    if result is None or not (result == STRING or result.name in ("int64", "int32")):
+        raise TypeError(f"`key_dtype` must be int64 or string. Received: {dtype!r}")
+    return result if result == STRING else np.dtype(np.int64)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any] | None:
+    """A dtype from what users write for one; None if it is none that a table could have."""
+    if isinstance(dtype, (str, type)) and dtype in _STRING_NAMES:
+        return STRING
+    if dtype is None:  # NumPy takes it for float64.
+        return None
+    try:
+        result = np.dtype(dtype)
+    except TypeError:
+        return None
+    if result.kind in "OSUT":
+        return STRING
+    return result if result.isnative else None
 
 
 def _bfloat16() -> np.dtype[Any]:
@@ -44,24 +64,9 @@ def _bfloat16() -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def key_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a table's keys: int64, or object for strings."""
-    if isinstance(dtype, (str, type)) and dtype in _STRING_NAMES:
-        return np.dtype(object)
-    try:
-        result = np.dtype(dtype)
-    except TypeError:
-        result = None
-    if result is not None and result.kind in "OSUT":
-        return np.dtype(object)
-    if result is None or result.name not in ("int64", "int32"):
-        raise TypeError(f"`key_dtype` must be int64 or string. Received: {dtype!r}")
-    return np.dtype(np.int64)
-
-
 def type_name(dtype: np.dtype[Any]) -> str:
     """The engine's name of a dtype."""
-    return "string" if dtype == object else dtype.name
+    return "string" if dtype == STRING else dtype.name
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -71,14 +76,16 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def flat_keys(keys: Any, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64] | list[Any], Shape]:
     """Keys as the engine takes them, flat, and the shape they had."""
-    return _flat_strings(keys, "keys") if dtype == object else _flat_ints(keys)
+    return _flat_strings(keys, "keys") if dtype == STRING else _flat_ints(keys)
 
 
 def _flat_ints(keys: Any) -> tuple[NDArray[np.int64], Shape]:
     try:
         array = np.asarray(keys)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"`keys` must be integers in a regular shape. Received: {keys!r}") from error
+        raise ValueError(
+            f"`keys` must be integers in a regular shape. Received: {keys!r}"
+        ) from error
     if array.size == 0 and not isinstance(keys, (np.ndarray, np.generic)):
         array = array.astype(np.int64)  # An empty list has no dtype of its own.
     if array.dtype.kind not in "iu" or array.dtype == np.uint64:
@@ -98,7 +105,7 @@ def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
     else:
         # By way of object, because NumPy's own string dtypes drop trailing NULs.
         try:
-            array = np.asarray(texts, dtype=object)
+            array = np.asarray(texts, dtype=STRING)
         except ValueError as error:
             raise ValueError(f"`{what}` must have a regular shape. Received: {texts!r}") from error
     return array.reshape(-1).tolist(), array.shape
@@ -108,11 +115,26 @@ def flat_values(
     values: Any, dtype: np.dtype[Any], shape: Shape, what: str
 ) -> NDArray[np.uint8] | list[Any]:
     """Values of exactly this dtype and shape, as the engine takes them."""
-    if dtype == object:
+    if dtype == STRING:
         texts, received = _flat_strings(values, what)
         require_shape(received, shape, what)
         return texts
     return raw_bytes(typed_array(values, (dtype,), shape, what))
+
+
+def repeated(default: Any, dim: int, dtype: np.dtype[Any]) -> tuple[Any, Shape]:
+    """A default value and its shape; one value becomes a row."""
+    try:
+        array = np.asarray(default, dtype=STRING if dtype == STRING else None)
+    except ValueError as error:
+        raise ValueError(f"`default` must have a regular shape. Received: {default!r}") from error
+    if array.shape != ():
+        return default, array.shape
+    row = np.empty(dim, array.dtype)
+    row[:] = array
+    # A number of Python takes the table's dtype, as a list of them does; an array keeps its own.
+    is_array = isinstance(default, (np.ndarray, np.generic))
+    return (row if is_array or dtype == STRING else row.tolist()), (dim,)
 
 
 def typed_array(
@@ -156,11 +178,40 @@ def raw_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return flat.view(np.uint8) if flat.size else np.empty(0, np.uint8)
 
 
-def object_array(texts: list[bytes], shape: Shape) -> NDArray[np.object_]:
+def object_array(texts: list[Any], shape: Shape) -> NDArray[np.object_]:
     """An object array of these texts."""
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
     return array.reshape(shape)
+
+
+def pack_slots(
+    slots: Mapping[str, NDArray[Any]], widths: Mapping[str, int], dtype: np.dtype[Any], shape: Shape
+) -> NDArray[np.uint8] | None:
+    """Optimizer slots by name as the engine takes them: side by side for each key."""
+    if not isinstance(slots, Mapping):
+        raise TypeError(f"`slots` must be a dict of arrays. Received: {type(slots).__name__}")
+    if set(slots) != set(widths):
+        raise ValueError(f"`slots` must be {sorted(widths)}. Received: {sorted(slots)}")
+    parts = [
+        typed_array(slots[name], (dtype,), (*shape, width), f"slots[{name!r}]")
+        for name, width in widths.items()
+    ]
+    if not parts:
+        return None
+    rows = math.prod(shape)
+    return raw_bytes(np.concatenate([part.reshape(rows, part.shape[-1]) for part in parts], 1))
+
+
+def unpack_slots(
+    raw: NDArray[np.uint8], widths: Mapping[str, int], dtype: np.dtype[Any]
+) -> dict[str, NDArray[Any]]:
+    """Optimizer slots by name from the engine's bytes."""
+    if not widths:
+        return {}
+    rows = from_bytes(raw, dtype, sum(widths.values()))
+    ends = np.cumsum(list(widths.values()))
+    return dict(zip(widths, np.split(rows, ends[:-1], axis=1), strict=True))
 
 
 def from_bytes(raw: NDArray[np.uint8], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
@@ -178,8 +229,3 @@ def integer(value: Any, what: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"`{what}` must fit in 64 bits. Received: {number}")
     return number
-
-
-def element_count(shape: Shape) -> int:
-    """The number of elements of an array of this shape."""
-    return math.prod(shape)

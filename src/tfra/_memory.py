@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from tfra import _native, initializers, optimizers
 from tfra import _arrays as arrays
+from tfra import _native, initializers, optimizers
 
 
 def estimate_memory(
@@ -20,8 +21,8 @@ def estimate_memory(
 ) -> int:
     """Estimates the memory of a table of this many keys, in bytes.
 
-    The estimate covers index, rows and keys, and agrees within a few percent with what the operating
-    system reports once a table has some hundred thousand keys.
+    The estimate covers index, rows and keys, and agrees within a few percent with what the
+    operating system reports once a table has some hundred thousand keys.
 
     Example:
     >>> import tfra
@@ -44,6 +45,8 @@ def estimate_memory(
         ValueError: If a number is out of range.
         TypeError: If a dtype or an optimizer is unknown, or they do not go together.
     """
+    if not 0 <= key_bytes < math.inf:
+        raise ValueError(f"`key_bytes` must be a number >= 0. Received: {key_bytes}")
     dtype = arrays.value_dtype(value_dtype)
     rule = optimizers.get(optimizer)
     dim = arrays.integer(dim, "dim")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,43 +11,9 @@ from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
+from tfra._stats import TableStats
 
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
-
-
-@dataclass(frozen=True)
-class TableStats:
-    """A table's size, its memory, and what happened to it since it was made.
-
-    Args:
-        size: Keys in the table.
-        capacity: Keys it can hold before the index grows.
-        load: `size / capacity`.
-        index_bytes: Memory of the index.
-        row_bytes: Memory of the rows, those of removed keys included until `shrink`.
-        string_bytes: Memory of string keys and string values.
-        lookups: Keys looked up: `hits + misses`.
-        hits: Keys looked up that were there.
-        misses: Keys looked up that were not.
-        inserts: Keys that got a row.
-        updates: Writes to rows that were there.
-        removals: Keys that lost their row.
-        ignored: Keys that `accum` was told to leave alone.
-    """
-
-    size: int
-    capacity: int
-    load: float
-    index_bytes: int
-    row_bytes: int
-    string_bytes: int
-    lookups: int
-    hits: int
-    misses: int
-    inserts: int
-    updates: int
-    removals: int
-    ignored: int
 
 
 class Table:
@@ -102,11 +68,14 @@ class Table:
         self._dim = arrays.integer(dim, "dim")
         self._key_dtype = arrays.key_dtype(key_dtype)
         self._value_dtype = arrays.value_dtype(value_dtype)
-        self._initializer = initializers.get(initializer, strings=self._value_dtype == object)
+        self._initializer = initializers.get(
+            initializer, strings=self._value_dtype == arrays.STRING
+        )
         self._seed = arrays.integer(seed, "seed")
         self._optimizer = optimizers.get(optimizer)
         self._metadata = bool(metadata)
         self._step = 0
+        self._step_lock = threading.Lock()
         # A row longer than the engine takes is refused there; it must not be made here.
         row_dim = self._dim if 1 <= self._dim <= 2**24 else 1
         self._native = _native.NativeTable(
@@ -119,6 +88,7 @@ class Table:
             arrays.integer(capacity, "capacity"),
         )
         self._slots = dict(self._native.slots())
+        self._slot_dtype = arrays.compute_dtype(self._value_dtype)
 
     @property
     def dim(self) -> int:
@@ -227,12 +197,11 @@ class Table:
         exists = np.empty(shape, np.bool_) if return_exists else None
         mask = None if exists is None else arrays.raw_bytes(exists)
         result: NDArray[Any]
-        if self._value_dtype == object:
-            if out is not None:
-                raise TypeError("`out` must be None for string values. Received: an array")
+        if self._value_dtype == arrays.STRING:
+            result = self._out(out, full)
             texts = self._native.lookup(flat, kind, rows, None, mask)
             assert texts is not None
-            result = arrays.object_array(texts, full)
+            result[...] = arrays.object_array(texts, full)
         else:
             result = self._out(out, full)
             self._native.lookup(flat, kind, rows, arrays.raw_bytes(result), mask)
@@ -241,10 +210,7 @@ class Table:
     def _default(self, default: Any, full: arrays.Shape) -> tuple[int, Any]:
         if default is None:
             return _INITIAL, None
-        shape = np.shape(np.asarray(default, dtype=object if self._value_dtype == object else None))
-        if shape == ():
-            default = np.full(self._dim, default, dtype=self._value_dtype)
-            shape = (self._dim,)
+        default, shape = arrays.repeated(default, self._dim, self._value_dtype)
         if shape == (self._dim,):
             return _ONE_ROW, arrays.flat_values(default, self._value_dtype, shape, "default")
         return _ROW_PER_KEY, arrays.flat_values(default, self._value_dtype, full, "default")
@@ -291,32 +257,18 @@ class Table:
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")
-        self._native.assign(flat, rows, None if slots is None else self._packed(slots, shape))
-
-    def _packed(
-        self, slots: Mapping[str, NDArray[Any]], shape: arrays.Shape
-    ) -> NDArray[np.uint8] | None:
-        if set(slots) != set(self._slots):
-            raise ValueError(
-                f"`slots` must be {sorted(self._slots)}. Received: {sorted(slots)}"
-            )
-        dtype = arrays.compute_dtype(self._value_dtype)
-        count = arrays.element_count(shape)
-        parts = [
-            arrays.typed_array(slots[name], (dtype,), (*shape, width), f"slots[{name!r}]")
-            for name, width in self._slots.items()
-        ]
-        if not parts:
-            return None
-        return arrays.raw_bytes(np.concatenate([p.reshape(count, p.shape[-1]) for p in parts], 1))
+        packed = None
+        if slots is not None:
+            packed = arrays.pack_slots(slots, self._slots, self._slot_dtype, shape)
+        self._native.assign(flat, rows, packed)
 
     def accum(self, keys: Any, deltas: Any, exists: Any) -> None:
         """Adds deltas to rows, for writers that share a table.
 
-        `exists` is what the caller last knew of each key. A key that is there and was known is added
-        to. A key that is not there and was unknown gets the delta as its row. In the two other
-        cases, where someone else inserted or removed the key meanwhile, nothing happens but that
-        `stats().ignored` counts it. Equal keys are taken one after the other.
+        `exists` is what the caller last knew of each key. A key that is there and was known is
+        added to. A key that is not there and was unknown gets the delta as its row. In the two
+        other cases, where someone else inserted or removed the key meanwhile, nothing happens but
+        that `stats().ignored` counts it. Equal keys are taken one after the other.
 
         Args:
             keys: Keys of any shape.
@@ -328,7 +280,7 @@ class Table:
             ValueError: If an array has a wrong shape.
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
-        if self._value_dtype == object:
+        if self._value_dtype == arrays.STRING:
             raise TypeError("`accum` needs values that can be added. Received: a table of strings")
         rows = arrays.flat_values(deltas, self._value_dtype, (*shape, self._dim), "deltas")
         known = arrays.typed_array(exists, (np.dtype(np.bool_),), shape, "exists")
@@ -344,8 +296,8 @@ class Table:
 
         Args:
             keys: Keys of any shape.
-            gradients: Rows, `keys.shape + (dim,)`, of the table's value dtype or of the dtype of its
-                slots.
+            gradients: Rows, `keys.shape + (dim,)`, of the table's value dtype or of the dtype of
+                its slots.
             step: The number of this step, from 1 on. By default one more than `Table.step`, which
                 becomes the number used.
             **hyper: Arguments of the optimizer that differ in this step, such as `learning_rate`.
@@ -359,12 +311,20 @@ class Table:
             raise ValueError(
                 "`apply_gradients` needs a table with an optimizer. Received: optimizer=None"
             )
-        dtypes = (arrays.compute_dtype(self._value_dtype), self._value_dtype)
+        dtypes = (self._slot_dtype, self._value_dtype)
         array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
-        number = self._step + 1 if step is None else step
-        params = self._optimizer.params(number, **hyper)
-        self._native.apply_gradients(flat, arrays.raw_bytes(array), array.dtype.name, params)
-        self._step = int(number)
+        params = self._optimizer.params(1 if step is None else step, **hyper)
+        with self._step_lock:  # Two threads never take the same step.
+            before = self._step
+            self._step = before + 1 if step is None else int(step)
+            params["step"] = self._step
+        try:
+            self._native.apply_gradients(flat, arrays.raw_bytes(array), array.dtype.name, params)
+        except BaseException:
+            with self._step_lock:
+                if self._step == params["step"]:
+                    self._step = before
+            raise
 
     def remove(self, keys: Any) -> int:
         """Removes keys and their rows, and returns how many were there.
@@ -433,27 +393,18 @@ class Table:
 
     def _export(self, max_rows: int, position: int, slots: bool) -> tuple[Any, int, bool]:
         keys, values, packed, position, done = self._native.export(max_rows, position)
-        if self._key_dtype == object:
+        if self._key_dtype == arrays.STRING:
             keys = arrays.object_array(keys, (len(keys),))
-        if self._value_dtype == object:
+        if self._value_dtype == arrays.STRING:
             values = arrays.object_array(values, (len(keys), self._dim))
         else:
             values = arrays.from_bytes(values, self._value_dtype, self._dim)
         if not slots:
             return (keys, values), position, done
-        unpacked: dict[str, NDArray[Any]] = {}
-        if self._slots:
-            dtype = arrays.compute_dtype(self._value_dtype)
-            rows = arrays.from_bytes(packed, dtype, sum(self._slots.values()))
-            start = 0
-            for name, width in self._slots.items():
-                unpacked[name] = rows[:, start : start + width]
-                start += width
+        unpacked = arrays.unpack_slots(packed, self._slots, self._slot_dtype)
         return (keys, values, unpacked), position, done
 
-    def count_if(
-        self, *, written_before: int | None = None, count_below: int | None = None
-    ) -> int:
+    def count_if(self, *, written_before: int | None = None, count_below: int | None = None) -> int:
         """Counts keys by their metadata.
 
         Args:
@@ -471,7 +422,7 @@ class Table:
     def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
         """Returns the keys that `count_if` counts, as an array `[n]`."""
         keys = self._native.select_if(written_before, count_below)
-        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == object else keys
+        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == arrays.STRING else keys
 
     def remove_if(
         self, *, written_before: int | None = None, count_below: int | None = None

@@ -44,7 +44,7 @@ class Constant(Initializer):
             them.
     """
 
-    value: float | str | bytes | Sequence[Any] | NDArray[Any]
+    value: float | str | bytes | Sequence[Any] | NDArray[Any] | np.generic
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
 
 
 def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[Any]:
-    if dtype == object:
+    if dtype == np.dtype(object):
         row = np.asarray(value, dtype=object)
     else:
         row = np.asarray(value)
@@ -184,4 +184,4 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[An
             f"Received: shape {row.shape}"
         )
     row = np.broadcast_to(row, (dim,))
-    return row.tolist() if dtype == object else np.ascontiguousarray(row).tobytes()
+    return row.tolist() if dtype == np.dtype(object) else np.ascontiguousarray(row).tobytes()

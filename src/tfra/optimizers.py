@@ -155,6 +155,7 @@ class SGD(Optimizer):
     nesterov: bool = False
 
     def slot_names(self) -> tuple[str, ...]:
+        """The slots of a row, in their order in memory."""
         return ("momentum",) if self.momentum else ()
 
 
@@ -213,6 +214,7 @@ class Adam(Optimizer):
     amsgrad: bool = False
 
     def slot_names(self) -> tuple[str, ...]:
+        """The slots of a row, in their order in memory."""
         return ("momentum", "velocity", *(("velocity_hat",) if self.amsgrad else ()))
 
 
@@ -290,6 +292,7 @@ class RMSprop(Optimizer):
     centered: bool = False
 
     def slot_names(self) -> tuple[str, ...]:
+        """The slots of a row, in their order in memory."""
         momentum = ("momentum",) if self.momentum else ()
         return ("velocity", *momentum, *(("average_gradient",) if self.centered else ()))
 

@@ -9,14 +9,22 @@
 
 namespace tfra {
 
-enum class InitializerKind : uint8_t { kZeros, kOnes, kConstant, kUniform, kNormal, kTruncatedNormal };
+enum class InitializerKind : uint8_t {
+  kZeros,
+  kOnes,
+  kConstant,
+  kUniform,
+  kNormal,
+  kTruncatedNormal
+};
 
 // The value of a row that was never written: a pure function of (seed, key), the same on every
 // platform and in every order.
 struct InitializerSpec {
   InitializerKind kind = InitializerKind::kZeros;
   uint64_t seed = 0;
-  // kUniform: [low, high). kNormal and kTruncatedNormal (cut at two standard deviations): mean, stddev.
+  // kUniform: [low, high). kNormal and kTruncatedNormal (cut at two standard deviations): mean,
+  // stddev.
   double low = -0.05, high = 0.05;
   double mean = 0.0, stddev = 0.05;
   // kConstant: the row itself, dim elements of the value type, or dim strings.
@@ -42,10 +50,10 @@ enum class RuleKind : uint8_t {
 // An update rule and the switches that decide which slots a row carries.
 struct RuleSpec {
   RuleKind kind = RuleKind::kNone;
-  bool momentum = false;  // kSgd, kRmsprop: the row has a momentum slot.
-  bool nesterov = false;  // kSgd, needs momentum.
-  bool amsgrad = false;   // kAdam, kAdamW.
-  bool centered = false;  // kRmsprop.
+  bool momentum = false;             // kSgd, kRmsprop: the row has a momentum slot.
+  bool nesterov = false;             // kSgd, needs momentum.
+  bool amsgrad = false;              // kAdam, kAdamW.
+  bool centered = false;             // kRmsprop.
   double initial_accumulator = 0.1;  // kAdagrad, kRowwiseAdagrad, kFtrl.
 };
 

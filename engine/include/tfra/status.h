@@ -39,10 +39,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-#define TFRA_RETURN_IF_ERROR(expression)                     \
-  do {                                                       \
-    if (::tfra::Status status_ = (expression); !status_.ok()) \
-      return status_;                                        \
+#define TFRA_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                        \
+    if (::tfra::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 }  // namespace tfra

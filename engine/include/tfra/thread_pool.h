@@ -13,9 +13,9 @@ int NumThreads();
 // Takes effect for the next call. REQUIRES: threads >= 1.
 void SetNumThreads(int threads);
 
-// Calls task(0) .. task(count - 1), some of them on the pool, and returns when all are done. The
-// calling thread takes part, so calls from many threads at once, and nested ones, make progress
-// even when the pool is busy. Tasks must not throw.
-void ParallelFor(size_t count, const std::function<void(size_t)>& task);
+// Calls task(0) .. task(count - 1) on up to `threads` threads (and NumThreads() at most), and
+// returns when all are done. The calling thread takes part, so calls from many threads at once, and
+// nested ones, make progress even when the pool is busy. Tasks must not throw.
+void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task);
 
 }  // namespace tfra

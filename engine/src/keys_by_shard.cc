@@ -1,0 +1,51 @@
+#include "keys_by_shard.h"
+
+namespace tfra {
+
+size_t KeysByShard::total() const {
+  size_t total = 0;
+  for (size_t count : counts_) total += count;
+  return total;
+}
+
+std::unique_ptr<uint32_t[]> KeysByShard::ExtractDuplicates(const Words& words) {
+  std::unique_ptr<uint32_t[]> next(new uint32_t[words.size()]);
+  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t shard) {
+    ExtractDuplicates(words, static_cast<uint32_t>(shard), next.get());
+  });
+  return next;
+}
+
+void KeysByShard::ExtractDuplicates(const Words& words, uint32_t shard, uint32_t* next) {
+  const size_t count = counts_[shard];
+  uint32_t* keys = order_.get() + begin_[shard];
+  // An open-addressed table of positions in `keys`, at most half full. `last` ends each chain.
+  const uint32_t bits = 64 - static_cast<uint32_t>(__builtin_clzll(count * 2 + 1));
+  const size_t mask = (size_t{1} << bits) - 1;
+  std::vector<uint32_t> table(mask + 1, kEnd);
+  std::vector<uint32_t> last(count);
+  uint32_t unique = 0;
+  for (size_t k = 0; k < count; ++k) {
+    const uint32_t i = keys[k];
+    next[i] = kEnd;
+    // Not the index's hash: its top bits are the same for all keys of a shard.
+    const uint64_t mixed = words[i] * 0x9E3779B97F4A7C15u;
+    for (size_t place = (mixed ^ mixed >> 32) & mask;; place = (place + 1) & mask) {
+      const uint32_t u = table[place];
+      if (u == kEnd) {
+        table[place] = unique;
+        last[unique] = i;
+        keys[unique++] = i;
+        break;
+      }
+      if (words[keys[u]] == words[i] && words.bytes(keys[u]) == words.bytes(i)) {
+        next[last[u]] = i;
+        last[u] = i;
+        break;
+      }
+    }
+  }
+  counts_[shard] = unique;
+}
+
+}  // namespace tfra

@@ -1,0 +1,269 @@
+// Running out of memory, giving memory back, and knowing in advance how much it will be.
+#include <algorithm>
+#include <functional>
+
+#include "pages.h"
+#include "table_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+constexpr int kMaxFailurePoints = 200;
+
+TableOptions TrainedOptions(KeyType key_type, ValueType type) {
+  TableOptions options = OptionsOf(key_type, type, 2);
+  if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
+  return options;
+}
+
+// Calls `call` with the first, second, .. allocation failing until it gets by without a failure,
+// each time on a fresh table of 100 keys. A call that fails must leave the contents as they were,
+// and the table in a state in which the same call then succeeds.
+void FailEverywhere(const TableOptions& options, const char* name,
+                    const std::function<Status(Table&)>& call) {
+  int changed = 0, point = 0;
+  for (; point < kMaxFailurePoints; ++point) {
+    std::unique_ptr<Table> table = MakeTable(options);
+    AssignNumbers(*table, TestKeys::Range(options.key_type, 0, 100),
+                  [](size_t i, size_t j) { return static_cast<int>(i + j); });
+    const ContentsMap before = Contents(*table);
+    const uint64_t string_bytes = table->stats().string_bytes;
+    FailAllocationsForTesting(point);
+    const Status status = call(*table);
+    FailAllocationsForTesting(-1);
+    if (status.ok()) break;
+    CHECK(status.code() == StatusCode::kOutOfMemory);
+    CHECK(!status.message().empty());
+    const bool same = Contents(*table) == before && table->stats().string_bytes == string_bytes;
+    changed += !same;
+    CHECK_OK(call(*table));
+    CHECK_OK(table->Clear());
+    CHECK_EQ(table->stats().string_bytes, 0u);
+  }
+  if (changed > 0) {
+    std::printf("  %s: %d of %d failures changed the table\n", name, changed, point);
+  }
+  CHECK_EQ(changed, 0);
+  CHECK(point > 0 && point < kMaxFailurePoints);
+}
+
+Status AssignMany(Table& table, int64_t end) {
+  const TestKeys keys = TestKeys::Range(table.options().key_type, 50, end);
+  const size_t dim = static_cast<size_t>(table.options().dim);
+  const TestRows rows = TestRows::Make(table.options().value_type, keys.size(), dim,
+                                       [](size_t, size_t) { return 7; });
+  return table.Assign(keys.batch(), rows.in());
+}
+
+TEST(OutOfMemoryInCreate) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 4);
+    options.initial_capacity = 1000;
+    int point = 0;
+    for (; point < kMaxFailurePoints; ++point) {
+      std::unique_ptr<Table> table;
+      FailAllocationsForTesting(point);
+      const Status status = Table::Create(options, &table);
+      FailAllocationsForTesting(-1);
+      if (status.ok()) break;
+      CHECK(status.code() == StatusCode::kOutOfMemory);
+      CHECK(table == nullptr);
+    }
+    CHECK(point > 0 && point < kMaxFailurePoints);
+  }
+}
+
+TEST(OutOfMemoryInAssign) {
+  for (int threads : {1, 4}) {
+    const ScopedNumThreads scoped(threads);
+    const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
+    FailEverywhere(options, "Assign", [](Table& table) { return AssignMany(table, 20000); });
+  }
+}
+
+TEST(OutOfMemoryInAssignOfStringValues) {
+  FailEverywhere(TrainedOptions(KeyType::kInt64, ValueType::kString), "Assign of string values",
+                 [](Table& table) { return AssignMany(table, 120); });
+}
+
+TEST(OutOfMemoryInAssignToStringKeys) {
+  for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
+    FailEverywhere(TrainedOptions(KeyType::kString, type), "Assign to string keys",
+                   [](Table& table) { return AssignMany(table, 120); });
+  }
+}
+
+TEST(OutOfMemoryInUpdates) {
+  const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
+  const TestKeys keys = TestKeys::Range(KeyType::kInt64, 50, 5000);
+  const std::vector<float> ones(2 * keys.size(), 1.0f);
+  FailEverywhere(options, "ApplyGradients", [&](Table& table) {
+    return table.ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {});
+  });
+  Flags exists(keys.size());
+  FailEverywhere(options, "Accumulate", [&](Table& table) {
+    return table.Accumulate(keys.batch(), ones.data(), exists.data());
+  });
+}
+
+TEST(OutOfMemoryInReserveAndShrink) {
+  const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
+  FailEverywhere(options, "Reserve", [](Table& table) { return table.Reserve(10000000); });
+  std::unique_ptr<Table> table = MakeTable(options);
+  AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, 100), [](size_t, size_t) { return 3; });
+  const ContentsMap before = Contents(*table);
+  CHECK_OK(table->Reserve(100000));
+  for (int point = 0; point < kMaxFailurePoints; ++point) {
+    FailAllocationsForTesting(point);
+    const Status status = table->Shrink();
+    FailAllocationsForTesting(-1);
+    CHECK(Contents(*table) == before);
+    if (status.ok()) break;
+    CHECK(status.code() == StatusCode::kOutOfMemory);
+  }
+  CHECK(table->stats().capacity < 1000);
+}
+
+TEST(OutOfMemoryInClear) {
+  FailEverywhere(TrainedOptions(KeyType::kInt64, ValueType::kFloat32), "Clear",
+                 [](Table& table) { return table.Clear(); });
+}
+
+// Room is for keys that are inserted, not for every key that a batch names.
+TEST(DuplicatesDoNotGrowTheTable) {
+  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  const std::vector<int64_t> same(100000, 5);
+  const std::vector<int32_t> values(same.size(), 1);
+  CHECK_OK(table->Assign(KeyBatch(same.data(), same.size()), values.data()));
+  CHECK_EQ(table->size(), 1u);
+  CHECK(table->stats().index_bytes < 64 << 10);
+}
+
+TEST(IgnoredKeysDoNotGrowTheTable) {
+  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  const TestKeys absent = TestKeys::Range(KeyType::kInt64, 0, 100000);
+  const std::vector<int32_t> values(absent.size(), 1);
+  Flags exists(absent.size(), true);
+  CHECK_OK(table->Accumulate(absent.batch(), values.data(), exists.data()));
+  CHECK_EQ(table->size(), 0u);
+  CHECK(table->stats().index_bytes < 64 << 10);
+}
+
+TEST(RemovedRowsAreUsedAgain) {
+  for (KeyType key_type : kKeyTypes) {
+    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kFloat32, 8));
+    const TestKeys keys = TestKeys::Range(key_type, 0, 50000);
+    const auto one = [](size_t, size_t) { return 1; };
+    AssignNumbers(*table, keys, one);
+    const TableStats full = table->stats();
+    for (int round = 0; round < 5; ++round) {
+      size_t removed = 0;
+      if (round % 2 == 0) {
+        CHECK_OK(table->Remove(keys.batch(), &removed));
+      } else {
+        CHECK_OK(table->Clear());  // Keeps the memory for reuse.
+      }
+      CHECK_EQ(table->stats().row_bytes, full.row_bytes);
+      AssignNumbers(*table, keys, one);
+      CHECK_EQ(table->stats().row_bytes, full.row_bytes);
+      CHECK_EQ(table->stats().index_bytes, full.index_bytes);
+      CHECK_EQ(table->stats().string_bytes, full.string_bytes);
+    }
+    // Other keys fall into other shards; the same number of them takes hardly more.
+    CHECK_OK(table->Clear());
+    AssignNumbers(*table, TestKeys::Range(key_type, 100000, 150000), one);
+    CHECK(table->stats().row_bytes <= full.row_bytes * 21 / 20);
+  }
+}
+
+TEST(ReserveMakesRoom) {
+  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  CHECK_OK(table->Reserve(50000));
+  const TableStats before = table->stats();
+  CHECK(before.capacity >= 50000);
+  const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, 50000);
+  AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
+  CHECK_EQ(table->stats().index_bytes, before.index_bytes);
+  CHECK_OK(table->Reserve(10));  // Never shrinks.
+  CHECK_EQ(table->stats().index_bytes, before.index_bytes);
+}
+
+TEST(ShrinkGivesMemoryBackAndKeepsRows) {
+  for (KeyType key_type : kKeyTypes) {
+    for (ValueType type : {ValueType::kFloat32, ValueType::kInt8, ValueType::kString}) {
+      std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, type, 3));
+      const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 100); };
+      AssignNumbers(*table, TestKeys::Range(key_type, 0, 50000), number);
+      const TableStats full = table->stats();
+      size_t removed = 0;
+      CHECK_OK(table->Remove(TestKeys::Range(key_type, 500, 49500).batch(), &removed));
+      const ContentsMap kept = Contents(*table);
+      CHECK_OK(table->Shrink());
+      const TableStats shrunk = table->stats();
+      CHECK(shrunk.row_bytes < full.row_bytes / 20);
+      CHECK(shrunk.index_bytes < full.index_bytes / 10);
+      CHECK(Contents(*table) == kept);
+      AssignNumbers(*table, TestKeys::Range(key_type, 0, 50000), number);
+      CHECK_EQ(Contents(*table).size(), 50000u);
+      CHECK_OK(table->Clear());
+      CHECK_OK(table->Shrink());
+      CHECK_EQ(table->stats().row_bytes, 0u);
+    }
+  }
+}
+
+TEST(EstimateMemoryAgreesWithTables) {
+  for (KeyType key_type : kKeyTypes) {
+    for (int64_t keys : {100000, 1000000}) {
+      TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 5);
+      options.metadata = true;
+      options.rule.kind = RuleKind::kAdam;
+      std::unique_ptr<Table> table = MakeTable(options);
+      double length = 0;
+      const std::vector<float> values(20000 * 5);
+      for (int64_t begin = 0; begin < keys; begin += 20000) {
+        const TestKeys batch = TestKeys::Range(key_type, begin, begin + 20000);
+        CHECK_OK(table->Assign(batch.batch(), values.data()));
+        length += static_cast<double>(batch.Name(0).size() * 20000) / static_cast<double>(keys);
+      }
+      const TableStats stats = table->stats();
+      TableStats estimate;
+      CHECK_OK(EstimateMemory(options, keys, length, &estimate));
+      const auto near = [](uint64_t a, uint64_t b) {
+        return static_cast<double>(a) <= 1.1 * static_cast<double>(b) &&
+               static_cast<double>(b) <= 1.1 * static_cast<double>(a);
+      };
+      CHECK_EQ(estimate.size, static_cast<uint64_t>(keys));
+      CHECK(near(estimate.index_bytes, stats.index_bytes));
+      CHECK(near(estimate.row_bytes, stats.row_bytes));
+      CHECK(near(estimate.string_bytes, stats.string_bytes));
+    }
+  }
+  TableStats estimate;
+  CHECK(!EstimateMemory(OptionsOf(KeyType::kInt64, ValueType::kInt8, 0), 1, 0, &estimate).ok());
+  CHECK(!EstimateMemory(OptionsOf(KeyType::kInt64, ValueType::kInt8, 1), -1, 0, &estimate).ok());
+}
+
+TEST(MemoryRisesEvenly) {
+  const TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 4);
+  for (int64_t batch_size : {1000, 50000}) {
+    std::unique_ptr<Table> table = MakeTable(options);
+    const std::vector<float> values(static_cast<size_t>(batch_size) * 4);
+    double worst = 0;
+    for (int64_t size = batch_size; size <= 2000000; size += batch_size) {
+      const TestKeys keys = TestKeys::Range(KeyType::kInt64, size - batch_size, size);
+      CHECK_OK(table->Assign(keys.batch(), values.data()));
+      if (size < 10000) continue;  // The last block of rows of each shard is no small part yet.
+      TableStats estimate;
+      CHECK_OK(EstimateMemory(options, size, 0, &estimate));
+      const TableStats stats = table->stats();
+      worst = std::max(worst, static_cast<double>(stats.index_bytes + stats.row_bytes) /
+                                  static_cast<double>(estimate.index_bytes + estimate.row_bytes));
+    }
+    std::printf("  at most %.3f of the estimate\n", worst);
+    CHECK(worst <= 1.3);
+  }
+}
+
+}  // namespace
+}  // namespace tfra::test

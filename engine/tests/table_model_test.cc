@@ -1,0 +1,239 @@
+// Random operations on a table and on a std::map, which must agree; and long use of a small table,
+// which must not wear it out.
+#include <algorithm>
+#include <mutex>
+#include <random>
+
+#include "shard.h"
+#include "table_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+class Model {
+ public:
+  Model(KeyType key_type, ValueType type, uint64_t seed)
+      : type_(type), random_(seed), table_(MakeTable(Options(key_type, type))) {}
+
+  void Run(int operations) {
+    for (int step = 0; step < operations; ++step) {
+      // Few keys and batches with duplicates; sometimes a batch for several threads.
+      const size_t n = Pick(200) == 0 ? 9000 : static_cast<size_t>(Pick(40));
+      std::vector<int64_t> numbers(n);
+      for (int64_t& number : numbers) number = Pick(300) - 150;
+      Step(TestKeys(table_->options().key_type, numbers));
+      CHECK_EQ(table_->size(), rows_.size());
+      if (step % 8 == 0) CHECK(Contents(*table_) == rows_);
+    }
+    CHECK(Contents(*table_) == rows_);
+    const TableStats stats = table_->stats();
+    CHECK_EQ(stats.inserts - stats.removals, stats.size);
+    CHECK_EQ(stats.hits + stats.misses, looked_up_);
+  }
+
+ private:
+  static constexpr size_t kDim = 2;
+
+  static TableOptions Options(KeyType key_type, ValueType type) {
+    TableOptions options = OptionsOf(key_type, type, kDim);
+    if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
+    return options;
+  }
+
+  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+
+  void Step(const TestKeys& keys) {
+    const size_t n = keys.size();
+    const TestRows rows =
+        TestRows::Make(type_, n, kDim, [&](size_t, size_t) { return Pick(5) - 2; });
+    switch (Pick(10)) {
+      case 0:
+      case 1:
+        CHECK_OK(table_->Assign(keys.batch(), rows.in()));
+        for (size_t i = 0; i < n; ++i) rows_[keys.Name(i)] = rows.Row(i);
+        break;
+      case 2:
+      case 3:
+        if (type_ != ValueType::kString) Accumulate(keys, rows);
+        break;
+      case 4:
+        if (IsFloating(type_)) ApplyGradients(keys, rows);
+        break;
+      case 5:
+      case 6:
+        Remove(keys);
+        break;
+      case 7:
+      case 8:
+        Lookup(keys, rows);
+        break;
+      default:
+        Rare();
+    }
+  }
+
+  void Accumulate(const TestKeys& keys, const TestRows& deltas) {
+    Flags exists(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) exists.Set(i, Pick(2) == 0);
+    CHECK_OK(table_->Accumulate(keys.batch(), deltas.in(), exists.data()));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto row = rows_.find(keys.Name(i));
+      if ((row != rows_.end()) != exists[i]) continue;
+      std::vector<int> sum = deltas.Row(i);
+      for (size_t j = 0; j < kDim && exists[i]; ++j) sum[j] += row->second[j];
+      rows_[keys.Name(i)] = sum;
+    }
+  }
+
+  void ApplyGradients(const TestKeys& keys, const TestRows& gradients) {
+    UpdateParams params;
+    params.learning_rate = 1;
+    CHECK_OK(table_->ApplyGradients(keys.batch(), gradients.in(), type_, params));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      std::vector<int>& row = rows_.try_emplace(keys.Name(i), kDim, 0).first->second;
+      const std::vector<int> gradient = gradients.Row(i);
+      for (size_t j = 0; j < kDim; ++j) row[j] -= gradient[j];
+    }
+  }
+
+  void Remove(const TestKeys& keys) {
+    size_t removed = 0, expected = 0;
+    CHECK_OK(table_->Remove(keys.batch(), &removed));
+    for (size_t i = 0; i < keys.size(); ++i) expected += rows_.erase(keys.Name(i));
+    CHECK_EQ(removed, expected);
+  }
+
+  void Lookup(const TestKeys& keys, const TestRows& defaults) {
+    const size_t n = keys.size();
+    TestRows found(type_, n, kDim);
+    Flags exists(n), contained(n);
+    CHECK_OK(table_->Lookup(keys.batch(), {Defaults::kRowPerKey, defaults.in()}, found.out(),
+                            exists.data()));
+    CHECK_OK(table_->Contains(keys.batch(), contained.data()));
+    looked_up_ += n;
+    for (size_t i = 0; i < n; ++i) {
+      const auto row = rows_.find(keys.Name(i));
+      CHECK_EQ(exists[i], row != rows_.end());
+      CHECK_EQ(contained[i], exists[i]);
+      CHECK(found.Row(i) == (exists[i] ? row->second : defaults.Row(i)));
+    }
+  }
+
+  void Rare() {
+    switch (Pick(12)) {
+      case 0:
+        CHECK_OK(table_->Clear());
+        rows_.clear();
+        break;
+      case 1:
+        CHECK_OK(table_->Shrink());
+        break;
+      case 2:
+        CHECK_OK(table_->Reserve(Pick(2000)));
+        break;
+    }
+  }
+
+  const ValueType type_;
+  std::mt19937_64 random_;
+  std::unique_ptr<Table> table_;
+  ContentsMap rows_;
+  uint64_t looked_up_ = 0;
+};
+
+TEST(ModelAgreesForIntKeys) {
+  for (uint64_t seed : {1, 2, 3}) {
+    for (ValueType type : {ValueType::kFloat32, ValueType::kInt64, ValueType::kString}) {
+      Model(KeyType::kInt64, type, seed).Run(2000);
+    }
+  }
+}
+
+TEST(ModelAgreesForStringKeys) {
+  for (uint64_t seed : {4, 5, 6}) {
+    for (ValueType type : {ValueType::kFloat64, ValueType::kInt32, ValueType::kString}) {
+      Model(KeyType::kString, type, seed).Run(2000);
+    }
+  }
+}
+
+TEST(ModelAgreesWithSeveralThreads) {
+  const ScopedNumThreads scoped(4);
+  Model(KeyType::kInt64, ValueType::kFloat32, 7).Run(2000);
+  Model(KeyType::kString, ValueType::kString, 8).Run(2000);
+}
+
+// Replaces all keys of a table many times: it stays as large as it was.
+TEST(ChurnKeepsTheTableSmall) {
+  for (KeyType key_type : kKeyTypes) {
+    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kInt32, 1));
+    constexpr int64_t kLive = 5000, kBatch = 500;
+    AssignNumbers(*table, TestKeys::Range(key_type, 0, kLive), [](size_t, size_t) { return 1; });
+    const TableStats before = table->stats();
+    for (int64_t next = kLive; next < kLive * 200; next += kBatch) {
+      const TestKeys fresh = TestKeys::Range(key_type, next, next + kBatch);
+      AssignNumbers(*table, fresh, [](size_t, size_t) { return 1; });
+      size_t removed = 0;
+      CHECK_OK(table->Remove(
+          TestKeys::Range(key_type, next - kLive, next - kLive + kBatch).batch(), &removed));
+      CHECK_EQ(removed, static_cast<size_t>(kBatch));
+    }
+    const TableStats after = table->stats();
+    CHECK_EQ(after.size, before.size);
+    // What the fullest moment needs: 10 % more keys, in shards that are not all equally full.
+    CHECK(after.index_bytes <= before.index_bytes * 3 / 2);
+    CHECK(after.row_bytes <= before.row_bytes * 4 / 3);
+    CHECK(after.string_bytes <= before.string_bytes * 3 / 2);
+  }
+}
+
+// How many buckets the search for a key that is not there goes through, on average.
+double BucketsPerMiss(const Shard& shard) {
+  const BucketArray& array = *shard.array();
+  uint64_t searched = 0;
+  for (uint64_t home = 0; home < array.count; ++home) {
+    Bucket* bucket = array.buckets + home;
+    do {
+      ++searched;
+      if (!(bucket->state.load() & Bucket::kOverflow)) break;
+      bucket = array.Next(bucket);
+    } while (bucket != array.buckets + home);
+  }
+  return static_cast<double>(searched) / static_cast<double>(array.count);
+}
+
+// Replaces all keys of a shard many times. A miss, and so an insertion, must not get slower.
+TEST(ChurnKeepsSearchesShort) {
+  RowArena arena(8);
+  Shard shard;
+  CHECK_OK(shard.Create(0, [](uint64_t word) { return word; }, &arena, 10000));
+  std::lock_guard lock(shard.mutex());
+  std::mt19937_64 random(1);
+  const auto insert = [&] {
+    const uint64_t word = random() >> kShardBits;
+    uint32_t row;
+    CHECK_OK(shard.TakeRow(&row));
+    shard.Insert(word, row);
+    return word;
+  };
+  std::vector<uint64_t> words;
+  while (shard.size() + 1 < shard.limit()) words.push_back(insert());
+  const double fresh = BucketsPerMiss(shard);
+  for (int turn = 0; turn < 300; ++turn) {
+    for (uint64_t& word : words) {
+      const auto entry = shard.Find(word, word, [](uint32_t) { return true; });
+      const uint32_t row = entry.row();
+      shard.Erase(entry);
+      shard.GiveRow(row);
+      word = insert();
+    }
+  }
+  const double used = BucketsPerMiss(shard);
+  CHECK_OK(shard.Rebuild(shard.size()));
+  const double rebuilt = BucketsPerMiss(shard);
+  std::printf("  buckets per miss: %.2f fresh, %.2f used, %.2f rebuilt\n", fresh, used, rebuilt);
+  CHECK(used <= 2 * std::max(fresh, rebuilt));
+}
+
+}  // namespace
+}  // namespace tfra::test
