@@ -4,17 +4,21 @@
 #include <memory>
 #include <string>
 
+#include "batch.h"
 #include "epoch.h"
 #include "pages.h"
 
 namespace tfra {
 namespace {
 
-uint64_t LimitOf(uint64_t buckets) { return buckets * kBucketEntries * 17 / 20; }  // 85 % full.
+// Fuller than this, too many keys would have to go on to a second bucket.
+uint64_t LimitOf(uint64_t buckets) { return buckets * kBucketEntries * 4 / 5; }
+
+size_t BytesOf(uint64_t buckets) { return (buckets + 1) * sizeof(Bucket); }
 
 void FreeArray(void* pointer, size_t) {
   auto* array = static_cast<BucketArray*>(pointer);
-  FreePages(reinterpret_cast<std::byte*>(array->buckets), array->count * sizeof(Bucket));
+  FreePages(reinterpret_cast<std::byte*>(array->buckets), BytesOf(array->count));
   delete array;
 }
 
@@ -55,9 +59,11 @@ uint64_t BucketsFor(uint32_t number, uint64_t keys) {
   const double offset = static_cast<double>(ReverseBits(number)) / kShards;
   double buckets = std::pow(1.5, offset);
   while (LimitOf(static_cast<uint64_t>(buckets)) < keys) buckets *= 1.5;
+  // Whole huge pages, once there is one to fill: the rest of it would be small pages, which cost
+  // more to look up.
   constexpr uint64_t kUnit = kHugePage / sizeof(Bucket);
   const uint64_t count = static_cast<uint64_t>(buckets);
-  return count < kUnit ? count : (count + kUnit - 1) / kUnit * kUnit;
+  return count < kUnit ? count : (count + kUnit) / kUnit * kUnit - 1;
 }
 
 Shard::~Shard() {
@@ -85,7 +91,7 @@ Status Shard::Clear(const std::function<void(uint32_t row)>& drop) {
 }
 
 Status Shard::Replace(uint64_t count, const std::function<void(uint32_t row)>& drop) {
-  const uint64_t bytes = count * sizeof(Bucket);
+  const size_t bytes = BytesOf(count);
   std::byte* pages = AllocatePages(bytes);
   if (pages == nullptr) {
     return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
@@ -93,6 +99,7 @@ Status Shard::Replace(uint64_t count, const std::function<void(uint32_t row)>& d
                                " keys");
   }
   auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages)};
+  fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
   BucketArray* old = array_.load(std::memory_order_relaxed);
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
     Bucket& bucket = old->buckets[b];
@@ -124,6 +131,11 @@ Status Shard::TakeRow(uint32_t* row) {
   }
   *row = free_rows_.back();
   free_rows_.pop_back();
+  // Rows are written as soon as they are taken: have the next but three ready.
+  constexpr size_t kAhead = 4;
+  if (free_rows_.size() >= kAhead) {
+    Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
+  }
   return Status::Ok();
 }
 

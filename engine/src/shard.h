@@ -22,7 +22,9 @@ inline constexpr uint32_t kShards = 1u << kShardBits;
 inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
 
 // The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
-// them: growing need not double, and a search position has the same meaning in every array.
+// them: growing need not double, and a search position has the same meaning in every array. One
+// more bucket, always marked as being written, stands at the end: it lets a search look at the next
+// bucket without asking whether there is one.
 struct BucketArray {
   uint64_t count;
   Bucket* buckets;
@@ -94,7 +96,7 @@ class Shard {
   Status Grow(uint64_t keys);
 
   // Rows are taken from the arena so many at a time.
-  static constexpr uint32_t kRowBlock = 16;
+  static constexpr uint32_t kRowBlock = 64;
 
   // Takes a row that nobody uses.
   Status TakeRow(uint32_t* row);

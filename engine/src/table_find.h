@@ -118,7 +118,14 @@ template <bool kForWrite, typename Number, typename Fetch, typename Visit>
       },
       [&](size_t i) TFRA_INLINE {
         const size_t r = i % kNear;
-        if (row[r] == nullptr && bucket[r] != nullptr) keep(r, SearchAll(words[number(i)]));
+        if (row[r] == nullptr && bucket[r] != nullptr) {
+          const uint64_t word = words[number(i)];
+          Probe probe = Search(bucket[r] + 1, word, rows);
+          const bool undecided = probe.row == nullptr && !probe.missing();
+          if (undecided || state[r] & Bucket::kLocked) [[unlikely]]
+            probe = SearchAll(word);
+          keep(r, probe);
+        }
         if constexpr (Keys::kStrings) {
           // The row has arrived: fetch the bytes of its key, to be compared.
           if (row[r] != nullptr) __builtin_prefetch(LoadBlob(row[r] + key_offset));

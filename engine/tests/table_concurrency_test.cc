@@ -7,17 +7,12 @@
 #include <thread>
 
 #include "epoch.h"
-#include "sync.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
 namespace {
 
-#ifdef TFRA_TSAN
-constexpr int kScale = 1;
-#else
-constexpr int kScale = 6;
-#endif
+constexpr int kScale = kSlowdown == 1 ? 6 : 1;
 
 using Errors = std::atomic<int64_t>;
 using Work = std::function<void()>;

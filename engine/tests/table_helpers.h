@@ -18,10 +18,18 @@
 
 #include "check.h"
 #include "dispatch.h"
+#include "sync.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 
 namespace tfra::test {
+
+// Long tests do a tenth under ThreadSanitizer, which slows them down that much.
+#ifdef TFRA_TSAN
+inline constexpr int kSlowdown = 10;
+#else
+inline constexpr int kSlowdown = 1;
+#endif
 
 inline constexpr KeyType kKeyTypes[] = {KeyType::kInt64, KeyType::kString};
 inline constexpr ValueType kValueTypes[] = {

@@ -108,7 +108,7 @@ TEST(OutOfMemoryInUpdates) {
 
 TEST(OutOfMemoryInReserveAndShrink) {
   const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
-  FailEverywhere(options, "Reserve", [](Table& table) { return table.Reserve(10000000); });
+  FailEverywhere(options, "Reserve", [](Table& table) { return table.Reserve(200000); });
   std::unique_ptr<Table> table = MakeTable(options);
   AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, 100), [](size_t, size_t) { return 3; });
   const ContentsMap before = Contents(*table);
@@ -214,7 +214,7 @@ TEST(ShrinkGivesMemoryBackAndKeepsRows) {
 
 TEST(EstimateMemoryAgreesWithTables) {
   for (KeyType key_type : kKeyTypes) {
-    for (int64_t keys : {100000, 1000000}) {
+    for (int64_t keys : {100000, 1000000 / kSlowdown}) {
       TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 5);
       options.metadata = true;
       options.rule.kind = RuleKind::kAdam;
@@ -250,7 +250,7 @@ TEST(MemoryRisesEvenly) {
     std::unique_ptr<Table> table = MakeTable(options);
     const std::vector<float> values(static_cast<size_t>(batch_size) * 4);
     double worst = 0;
-    for (int64_t size = batch_size; size <= 2000000; size += batch_size) {
+    for (int64_t size = batch_size; size <= 2000000 / kSlowdown; size += batch_size) {
       const TestKeys keys = TestKeys::Range(KeyType::kInt64, size - batch_size, size);
       CHECK_OK(table->Assign(keys.batch(), values.data()));
       if (size < 10000) continue;  // The last block of rows of each shard is no small part yet.

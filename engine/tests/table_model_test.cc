@@ -144,7 +144,7 @@ class Model {
 TEST(ModelAgreesForIntKeys) {
   for (uint64_t seed : {1, 2, 3}) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kInt64, ValueType::kString}) {
-      Model(KeyType::kInt64, type, seed).Run(2000);
+      Model(KeyType::kInt64, type, seed).Run(2000 / kSlowdown);
     }
   }
 }
@@ -152,15 +152,15 @@ TEST(ModelAgreesForIntKeys) {
 TEST(ModelAgreesForStringKeys) {
   for (uint64_t seed : {4, 5, 6}) {
     for (ValueType type : {ValueType::kFloat64, ValueType::kInt32, ValueType::kString}) {
-      Model(KeyType::kString, type, seed).Run(2000);
+      Model(KeyType::kString, type, seed).Run(2000 / kSlowdown);
     }
   }
 }
 
 TEST(ModelAgreesWithSeveralThreads) {
   const ScopedNumThreads scoped(4);
-  Model(KeyType::kInt64, ValueType::kFloat32, 7).Run(2000);
-  Model(KeyType::kString, ValueType::kString, 8).Run(2000);
+  Model(KeyType::kInt64, ValueType::kFloat32, 7).Run(2000 / kSlowdown);
+  Model(KeyType::kString, ValueType::kString, 8).Run(2000 / kSlowdown);
 }
 
 // Replaces all keys of a table many times: it stays as large as it was.
@@ -170,7 +170,7 @@ TEST(ChurnKeepsTheTableSmall) {
     constexpr int64_t kLive = 5000, kBatch = 500;
     AssignNumbers(*table, TestKeys::Range(key_type, 0, kLive), [](size_t, size_t) { return 1; });
     const TableStats before = table->stats();
-    for (int64_t next = kLive; next < kLive * 200; next += kBatch) {
+    for (int64_t next = kLive; next < kLive * 200 / kSlowdown; next += kBatch) {
       const TestKeys fresh = TestKeys::Range(key_type, next, next + kBatch);
       AssignNumbers(*table, fresh, [](size_t, size_t) { return 1; });
       size_t removed = 0;

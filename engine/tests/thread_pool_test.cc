@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "sync.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
