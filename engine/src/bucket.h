@@ -21,14 +21,17 @@ struct alignas(64) Bucket {
   std::atomic<uint32_t> state;
 
   static constexpr uint32_t kUsed = (1u << kBucketEntries) - 1;
-  // How many keys whose search starts here or earlier live further on. At kOverflow the count is
-  // lost and stays until the index is rebuilt, which costs time but finds every key.
+  // How many keys that passed this bucket, because it was full, live further on. At its maximum the
+  // count is lost and stays until the index is rebuilt, which costs time but finds every key; only
+  // keys made to collide get there.
   static constexpr uint32_t kOverflowOne = 1u << 5;
-  static constexpr uint32_t kOverflow = 15u << 5;
-  static constexpr uint32_t kLocked = 1u << 9;
+  static constexpr uint32_t kOverflow = 127u << 5;
+  static constexpr uint32_t kLocked = 1u << 12;
   // The entries were copied to a new array. They can be read here until that one is published.
-  static constexpr uint32_t kMoved = 1u << 10;
-  static constexpr uint32_t kVersionOne = 1u << 11;
+  static constexpr uint32_t kMoved = 1u << 13;
+  // 18 bits: a reader is fooled if it sleeps in the middle of one row while exactly a multiple of
+  // 262,144 writes go to this one bucket.
+  static constexpr uint32_t kVersionOne = 1u << 14;
 
   // Entries in use that hold `word`, as a bit mask.
   [[gnu::always_inline]] uint32_t Match(uint64_t word, uint32_t state) const {

@@ -24,6 +24,12 @@ struct StringKeys {
   static uint64_t Hash(uint64_t word) { return word; }
 };
 
+// For small tables of the keys of one shard. Not the index's hash, whose top bits they share.
+inline uint64_t Scramble(uint64_t word) {
+  const uint64_t mixed = word * 0x9E3779B97F4A7C15u;
+  return mixed ^ mixed >> 32;
+}
+
 // The keys of one call with their words. Points into the KeyBatch it was made from.
 class Words {
  public:
@@ -35,6 +41,10 @@ class Words {
   // The bytes of key i; empty for int64 keys.
   std::string_view bytes(size_t i) const {
     return strings_ == nullptr ? std::string_view() : strings_[i];
+  }
+
+  bool Equal(size_t i, size_t j) const {
+    return words_[i] == words_[j] && (strings_ == nullptr || strings_[i] == strings_[j]);
   }
 
  private:

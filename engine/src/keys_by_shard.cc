@@ -28,9 +28,7 @@ void KeysByShard::ExtractDuplicates(const Words& words, uint32_t shard, uint32_t
   for (size_t k = 0; k < count; ++k) {
     const uint32_t i = keys[k];
     next[i] = kEnd;
-    // Not the index's hash: its top bits are the same for all keys of a shard.
-    const uint64_t mixed = words[i] * 0x9E3779B97F4A7C15u;
-    for (size_t place = (mixed ^ mixed >> 32) & mask;; place = (place + 1) & mask) {
+    for (size_t place = Scramble(words[i]) & mask;; place = (place + 1) & mask) {
       const uint32_t u = table[place];
       if (u == kEnd) {
         table[place] = unique;
@@ -38,7 +36,7 @@ void KeysByShard::ExtractDuplicates(const Words& words, uint32_t shard, uint32_t
         keys[unique++] = i;
         break;
       }
-      if (words[keys[u]] == words[i] && words.bytes(keys[u]) == words.bytes(i)) {
+      if (words.Equal(keys[u], i)) {
         next[last[u]] = i;
         last[u] = i;
         break;

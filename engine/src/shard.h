@@ -42,6 +42,30 @@ struct BucketArray {
   uint64_t FirstHash(uint64_t bucket) const;
 };
 
+// The buckets that a key may be in, in the order of the search: its home, the next one, then by
+// longer and longer steps, so that full neighbourhoods do not fill each other up; at last one by
+// one, so that every bucket is reached.
+class SearchPath {
+ public:
+  SearchPath(const BucketArray& array, uint64_t home) : array_(array), place_(home) {}
+
+  Bucket* bucket() const { return array_.buckets + place_; }
+
+  // Returns false at the end.
+  bool Advance() {
+    constexpr uint64_t kLongerSteps = 16;
+    ++steps_;
+    place_ += steps_ <= kLongerSteps ? steps_ : 1;
+    if (place_ >= array_.count) place_ %= array_.count;
+    return steps_ < array_.count + kLongerSteps;
+  }
+
+ private:
+  const BucketArray& array_;
+  uint64_t place_;
+  uint64_t steps_ = 0;
+};
+
 // The number of buckets that shard `number` has for `keys` keys. Sizes grow by half, and each shard
 // takes its steps at sizes of its own, so that at any time some shards are just before growing and
 // some just after: no call meets the growth of all, and memory rises evenly.
@@ -78,17 +102,16 @@ class Shard {
   template <typename Matches>
   Entry Find(uint64_t word, uint64_t hash, Matches&& matches) const {
     const BucketArray* array = array_.load(std::memory_order_relaxed);
-    Bucket* const home = array->Home(hash);
-    Bucket* bucket = home;
+    SearchPath path(*array, array->HomeOf(hash));
     do {
+      Bucket* bucket = path.bucket();
       const uint32_t state = bucket->state.load(std::memory_order_acquire);
       for (uint32_t mask = bucket->Match(word, state); mask != 0; mask &= mask - 1) {
         const Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
         if (matches(entry.row())) return entry;
       }
       if (!(state & Bucket::kOverflow)) break;
-      bucket = array->Next(bucket);
-    } while (bucket != home);
+    } while (path.Advance());
     return Entry();
   }
 
@@ -103,7 +126,8 @@ class Shard {
   void GiveRow(uint32_t row) { free_rows_.push_back(row); }
   std::vector<uint32_t>& free_rows() { return free_rows_; }
 
-  // Enters a key that is not there; the row must be complete. REQUIRES: size() < limit().
+  // Enters a key that is not there; the row must be complete. REQUIRES: room for it; that is a
+  // little more than limit() says.
   void Insert(uint64_t word, uint32_t row);
 
   // Takes an entry out. Its row is the caller's to give back.
@@ -112,14 +136,18 @@ class Shard {
   // Moves all entries into an array of the size that fits `keys` keys. REQUIRES: size() <= keys.
   Status Rebuild(uint64_t keys);
 
-  // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, when no
-  // other thread edits it any more; the row is the caller's to give back.
-  Status Clear(const std::function<void(uint32_t row)>& drop);
+  // Keys stay where they were put, also when their home has room again; so a table whose keys come
+  // and go slowly loses its order, and searches get longer. Puts the entries in order again when
+  // that has gone too far. Called between writes, it keeps searches short at little cost.
+  void Tidy();
+
+  // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, which is
+  // the caller's to give back.
+  void Clear(const std::function<void(uint32_t row)>& drop);
 
  private:
-  // Replaces the array by one of `count` buckets. The entries move there, or are dropped if there
-  // is a `drop`.
-  Status Replace(uint64_t count, const std::function<void(uint32_t row)>& drop);
+  // Moves the entries to an array of `count` buckets.
+  Status Replace(uint64_t count);
 
   // Constant after Create.
   uint32_t number_ = 0;
@@ -131,7 +159,10 @@ class Shard {
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> bucket_count_{0};
   std::mutex mutex_;
-  std::vector<uint32_t> free_rows_;  // Guarded by mutex_.
+  // Guarded by mutex_.
+  uint64_t strays_ = 0;       // Keys that are not in their home,
+  uint64_t tidy_strays_ = 0;  // and how many those were in the best order.
+  std::vector<uint32_t> free_rows_;
 };
 
 }  // namespace tfra

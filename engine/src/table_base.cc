@@ -115,10 +115,10 @@ Status TableBase::Clear() {
     Tally tally;
     std::lock_guard lock(shard.mutex());
     tally.removals = shard.size();
-    TFRA_RETURN_IF_ERROR(shard.Clear([&](uint32_t row) {
+    shard.Clear([&](uint32_t row) {
       DropStrings(RowAt(row), &tally);
       shard.GiveRow(row);
-    }));
+    });
     Count(std::move(tally));
   }
   return Status::Ok();

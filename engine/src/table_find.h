@@ -20,13 +20,11 @@ template <typename Keys>
 template <typename Keys>
 [[gnu::noinline]] typename TableOf<Keys>::Probe TableOf<Keys>::SearchAll(uint64_t word) const {
   const BucketArray* array = ArrayFor(word);
-  Bucket* const home = array->Home(Keys::Hash(word));
-  Bucket* bucket = home;
+  SearchPath path(*array, array->HomeOf(Keys::Hash(word)));
   do {
-    const Probe probe = Search(bucket, word, arena_.map());
+    const Probe probe = Search(path.bucket(), word, arena_.map());
     if (probe.row != nullptr || probe.missing() || probe.state & Bucket::kLocked) return probe;
-    bucket = array->Next(bucket);
-  } while (bucket != home);
+  } while (path.Advance());
   return {nullptr, nullptr, 0};
 }
 
@@ -47,10 +45,10 @@ template <typename Read>
 bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
   for (Backoff backoff;; backoff.Wait()) {
     const BucketArray* array = ArrayFor(word);
-    Bucket* const home = array->Home(Keys::Hash(word));
-    Bucket* bucket = home;
+    SearchPath path(*array, array->HomeOf(Keys::Hash(word)));
     bool disturbed = false;
     do {
+      const Bucket* bucket = path.bucket();
       const uint32_t state = bucket->state.load(std::memory_order_acquire);
       // Entries that moved to a new array are good until that is published: rows change only after.
       const auto valid = [&] {
@@ -71,8 +69,7 @@ bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) 
       }
       if (disturbed) break;
       if (!(state & Bucket::kOverflow)) return false;
-      bucket = array->Next(bucket);
-    } while (bucket != home);
+    } while (path.Advance());
     if (!disturbed) return false;
   }
 }

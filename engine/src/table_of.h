@@ -8,6 +8,7 @@
 #include "blob.h"
 #include "keys.h"
 #include "keys_by_shard.h"
+#include "new_keys.h"
 #include "table_base.h"
 
 namespace tfra {
@@ -86,23 +87,27 @@ class TableOf : public TableBase {
 
   // --- table_write.cc
 
-  // Writes the keys. An Op says what that does to a row: see row_ops.h.
+  // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
+  // not run out of memory half-way. Fills `new_keys`.
+  template <typename Op>
+  Status PrepareInserts(const Words& words, const KeysByShard& keys, const Op& op,
+                        NewKeys* new_keys);
+  // Writes the keys as the Op says.
   template <typename Op>
   Status Write(const Words& words, const KeysByShard& keys, const Op& prototype);
-  // Makes room, in index and arena, for those keys of the batch that are not there.
-  Status PrepareInserts(const Words& words, const KeysByShard& keys);
-  // Whether a shard has room even if all its keys of the batch are new.
-  bool HasRoom(uint32_t s, const KeysByShard& keys) const {
-    return shards_[s].size() + keys.count(s) <= shards_[s].limit();
-  }
+  template <typename Op>
+  Status WritePrepared(const Words& words, const KeysByShard& keys, const Op& prototype,
+                       NewKeys* new_keys);
 
   // REQUIRES, for these three: the mutex of the shard.
-  Status PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys);
   template <typename Op>
-  void WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op, Tally* tally,
-                  Status* status);
+  Status PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys, const Op& op);
   template <typename Op>
-  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, Tally* tally);
+  void WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op,
+                  NewKeys* new_keys, Tally* tally, Status* status);
+  template <typename Op>
+  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, NewKeys* new_keys,
+                   Tally* tally);
 
   // Whether a row belongs to a string key. REQUIRES: the row cannot change owner meanwhile.
   bool HasKey(const std::byte* row, std::string_view bytes) const {

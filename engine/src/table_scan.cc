@@ -62,9 +62,12 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
       Prefetch<false>(RowAt(later.rows[i].load(std::memory_order_relaxed)), layout_.stride);
     }
   }
-  const Bucket* const start = array.buckets + home;
-  const Bucket* bucket = start;
+  std::vector<const Bucket*> seen;
+  SearchPath path(array, home);
   do {
+    const Bucket* bucket = path.bucket();
+    // In a small array a path may come back to a bucket.
+    if (std::find(seen.begin(), seen.end(), bucket) != seen.end()) continue;
     const uint32_t state = bucket->state.load(std::memory_order_acquire);
     if ((state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked) return false;
     const auto valid = [&] {
@@ -89,8 +92,8 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
     }
     if (!valid()) return false;
     if (!(state & Bucket::kOverflow)) return true;
-    bucket = array.Next(const_cast<Bucket*>(bucket));
-  } while (bucket != start);
+    seen.push_back(bucket);
+  } while (path.Advance());
   return true;
 }
 

@@ -16,26 +16,41 @@ Status FirstError(const std::vector<Status>& statuses) {
 }  // namespace
 
 template <typename Keys>
-Status TableOf<Keys>::PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys) {
+template <typename Op>
+Status TableOf<Keys>::PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys,
+                                   const Op& op) {
   Shard& shard = shards_[s];
-  if (HasRoom(s, keys)) return Status::Ok();
-  size_t missing = 0;
+  shard.Tidy();
+  if (shard.size() + keys.count(s) <= shard.limit()) return Status::Ok();
+  // Too small if all keys are new and different. Are they?
+  DistinctKeys missing(words, keys.count(s));
   for (size_t k = 0; k < keys.count(s); ++k) {
     const uint32_t i = keys.of(s)[k];
-    missing += !ContainsOne(words[i], words.bytes(i));
+    if (op.Inserts(i) && !ContainsOne(words[i], words.bytes(i))) missing.Add(i);
   }
-  return shard.Grow(shard.size() + missing);
+  return shard.Grow(shard.size() + missing.count());
 }
 
 template <typename Keys>
-Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys) {
+template <typename Op>
+Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys, const Op& op,
+                                     NewKeys* new_keys) {
   TFRA_RETURN_IF_ERROR(arena_.Reserve(keys.total() + kShards * Shard::kRowBlock));
+  if constexpr (Keys::kStrings) new_keys->Resize(words.size());
   std::vector<Status> statuses(kShards);
-  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
-    if (HasRoom(static_cast<uint32_t>(s), keys)) return;
+  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t index) {
+    const uint32_t s = static_cast<uint32_t>(index);
+    if (keys.count(s) == 0) return;
     EpochGuard guard;
     std::lock_guard lock(shards_[s].mutex());
-    statuses[s] = PrepareShard(words, static_cast<uint32_t>(s), keys);
+    statuses[s] = PrepareShard(words, s, keys, op);
+    if constexpr (Keys::kStrings) {
+      for (size_t k = 0; k < keys.count(s) && statuses[s].ok(); ++k) {
+        const uint32_t i = keys.of(s)[k];
+        if (!op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
+        statuses[s] = new_keys->Make(i, words.bytes(i));
+      }
+    }
   });
   return FirstError(statuses);
 }
@@ -43,7 +58,15 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::Write(const Words& words, const KeysByShard& keys, const Op& prototype) {
-  TFRA_RETURN_IF_ERROR(PrepareInserts(words, keys));
+  NewKeys new_keys;
+  TFRA_RETURN_IF_ERROR(PrepareInserts(words, keys, prototype, &new_keys));
+  return WritePrepared(words, keys, prototype, &new_keys);
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::WritePrepared(const Words& words, const KeysByShard& keys,
+                                    const Op& prototype, NewKeys* new_keys) {
   std::vector<Status> statuses(kShards);
   ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
     if (keys.count(static_cast<uint32_t>(s)) == 0) return;
@@ -52,7 +75,7 @@ Status TableOf<Keys>::Write(const Words& words, const KeysByShard& keys, const O
     try {
       EpochGuard guard;
       std::lock_guard lock(shards_[s].mutex());
-      WriteShard(words, static_cast<uint32_t>(s), keys, &op, &tally, &statuses[s]);
+      WriteShard(words, static_cast<uint32_t>(s), keys, &op, new_keys, &tally, &statuses[s]);
     } catch (const std::bad_alloc&) {
       statuses[s] = Status::OutOfMemory("out of memory while writing a batch of " +
                                         std::to_string(words.size()) + " keys");
@@ -71,10 +94,10 @@ Status TableOf<Keys>::Write(const Words& words, const KeysByShard& keys, const O
 template <typename Keys>
 template <typename Op>
 void TableOf<Keys>::WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op,
-                               Tally* tally, Status* status) {
+                               NewKeys* new_keys, Tally* tally, Status* status) {
   Shard& shard = shards_[s];
   // Other threads may have used up the room meanwhile. From here on the shard does not grow.
-  *status = PrepareShard(words, s, keys);
+  *status = PrepareShard(words, s, keys, *op);
   if (!status->ok()) return;
   const uint32_t* order = keys.of(s);
   const auto update = [&](size_t i, Bucket* bucket, std::byte* row) {
@@ -99,7 +122,7 @@ void TableOf<Keys>::WriteShard(const Words& words, uint32_t s, const KeysByShard
     if (entry) {
       update(i, entry.bucket, RowAt(entry.row()));
     } else if (op->Inserts(i)) {
-      *status = InsertRow(words, i, &shard, op, tally);
+      *status = InsertRow(words, i, &shard, op, new_keys, tally);
     } else {
       ++tally->ignored;
     }
@@ -111,22 +134,19 @@ void TableOf<Keys>::WriteShard(const Words& words, uint32_t s, const KeysByShard
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* op, Tally* tally) {
+Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* op,
+                                NewKeys* new_keys, Tally* tally) {
+  // Made already, unless another thread removed the key since.
+  if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i)));
   uint32_t number;
   TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
-  Blob* key = nullptr;
-  if constexpr (Keys::kStrings) {
-    key = Blob::Make(words.bytes(i));
-    if (key == nullptr) {
-      shard->GiveRow(number);
-      return Status::OutOfMemory("could not allocate " + std::to_string(words.bytes(i).size()) +
-                                 " bytes for a string key");
-    }
-    tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
-  }
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     op->Fill(i, words[i], row);
-    if constexpr (Keys::kStrings) StoreBlob(row + layout_.key_offset, key);
+    if constexpr (Keys::kStrings) {
+      Blob* key = new_keys->Take(i);
+      tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
+      StoreBlob(row + layout_.key_offset, key);
+    }
   });
   shard->Insert(words[i], number);
   ++tally->inserts;
@@ -161,13 +181,14 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     tally.string_bytes += static_cast<int64_t>(blobs[i]->allocated_bytes());
   }
   const KeysByShard by_shard = KeysByShard::Group<Keys>(words);
-  if (Status status = PrepareInserts(words, by_shard); !status.ok()) {
+  const AssignStringsOp op{context, blobs.data(), metadata, dim, layout_.value_bytes, {}};
+  NewKeys new_keys;
+  if (Status status = PrepareInserts(words, by_shard, op, &new_keys); !status.ok()) {
     for (Blob* blob : blobs) std::free(blob);
     return status;
   }
   Count(std::move(tally));
-  return Write(words, by_shard,
-               AssignStringsOp{context, blobs.data(), metadata, dim, layout_.value_bytes, {}});
+  return WritePrepared(words, by_shard, op, &new_keys);
 }
 
 template <typename Keys>

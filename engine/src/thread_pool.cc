@@ -20,6 +20,7 @@ namespace {
 struct Job {
   const std::function<void(size_t)>* task;
   size_t count;
+  size_t helpers_wanted;  // Guarded by the pool's mutex.
   std::atomic<size_t> next{0};
   std::atomic<size_t> done{0};
   std::mutex mutex;
@@ -42,6 +43,7 @@ class Pool {
  public:
   // Workers are started when first needed and stay: a larger pool only grows.
   void Submit(const std::shared_ptr<Job>& job, size_t helpers) {
+    job->helpers_wanted = helpers;
     {
       std::lock_guard lock(mutex_);
       while (workers_ < helpers) {
@@ -67,6 +69,7 @@ class Pool {
         continue;
       }
       std::shared_ptr<Job> job = jobs_.front();
+      if (--job->helpers_wanted == 0) jobs_.pop_front();
       lock.unlock();
       job->Work();
       lock.lock();

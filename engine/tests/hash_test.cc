@@ -160,9 +160,8 @@ TEST(HashBytesSpreadsPatterns) {
     CheckSpread([=](uint64_t i) { return HashString(prefix + std::to_string(i)); });
     CheckSpread([=](uint64_t i) { return HashString(prefix + std::to_string(i) + "/suffix"); });
   }
-  CheckSpread([](uint64_t i) {
-    return HashString({static_cast<char>(i), static_cast<char>(i >> 8)});
-  });
+  CheckSpread(
+      [](uint64_t i) { return HashString({static_cast<char>(i), static_cast<char>(i >> 8)}); });
   for (const size_t size : {4, 8, 12, 16, 24, 100}) {
     for (size_t place = 0; place + 4 <= size; ++place) {
       CheckSpread([=](uint64_t i) {

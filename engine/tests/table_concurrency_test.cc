@@ -113,8 +113,8 @@ TEST(ConcurrentRowsAreNeverTorn) {
       };
     };
     std::vector<int> versions(60);
-    Run({write(0, 1), write(1, 60)}, {[&] { marked.Read(0, 60, true, &versions); },
-                                      [&] { marked.Read(0, 1, true, nullptr); }});
+    Run({write(0, 1), write(1, 60)},
+        {[&] { marked.Read(0, 60, true, &versions); }, [&] { marked.Read(0, 1, true, nullptr); }});
   });
 }
 
@@ -287,8 +287,9 @@ TEST(ConcurrentGrowthHidesNoKey) {
       }
       std::vector<int64_t> values(2 * numbers.size());
       Flags exists(numbers.size());
-      errors += !table->Lookup(KeyBatch(numbers.data(), numbers.size()), {}, values.data(),
-                               exists.data()).ok();
+      errors +=
+          !table->Lookup(KeyBatch(numbers.data(), numbers.size()), {}, values.data(), exists.data())
+               .ok();
       for (size_t i = 0; i < numbers.size(); ++i) {
         errors += !exists[i] || values[2 * i] != numbers[i] || values[2 * i + 1] != numbers[i];
       }
@@ -348,7 +349,9 @@ TEST(EpochGuardHoldsMemoryBack) {
   std::atomic<int> stage{0};
   std::thread reader([&] {
     EpochGuard outer;
-    { EpochGuard nested; }
+    {
+      EpochGuard nested;
+    }
     stage = 1;
     while (stage == 1) std::this_thread::yield();
   });

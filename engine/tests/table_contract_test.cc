@@ -358,8 +358,8 @@ TEST(TableErrorsChangeNothing) {
     const TestKeys keys = TestKeys::Range(key_type, 0, 10);
     AssignNumbers(*table, keys, Version(1));
     const ContentsMap before = Contents(*table);
-    const TestKeys wrong = TestKeys::Range(
-        key_type == KeyType::kInt64 ? KeyType::kString : KeyType::kInt64, 0, 10);
+    const TestKeys wrong =
+        TestKeys::Range(key_type == KeyType::kInt64 ? KeyType::kString : KeyType::kInt64, 0, 10);
     const TestRows rows = TestRows::Make(ValueType::kFloat64, 10, 2, Version(2));
     TestRows out(ValueType::kFloat64, 10, 2);
     Flags flags(10);
@@ -376,8 +376,8 @@ TEST(TableErrorsChangeNothing) {
     const auto apply = [&](ValueType type, const UpdateParams& params) {
       return code(table->ApplyGradients(keys.batch(), rows.in(), type, params));
     };
-    for (ValueType type : {ValueType::kFloat64, ValueType::kFloat16, ValueType::kInt32,
-                           ValueType::kString}) {
+    for (ValueType type :
+         {ValueType::kFloat64, ValueType::kFloat16, ValueType::kInt32, ValueType::kString}) {
       CHECK(apply(type, {}) == wrong_type);
     }
     CHECK(apply(ValueType::kFloat32, {.step = 0}) == invalid);

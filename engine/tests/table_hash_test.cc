@@ -68,10 +68,16 @@ double RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& a
 TEST(TableUnusualKeys) {
   const std::string megabyte(1 << 20, 'x');
   const std::vector<int64_t> numbers = {0, -1, 1, INT64_MIN, INT64_MAX, INT64_MIN + 1, 1ll << 32};
-  const std::vector<std::string> strings = {
-      "", std::string(1, '\0'), std::string(2, '\0'), std::string("a\0b", 3),
-      std::string("a\0c", 3), "a", megabyte, megabyte + "y", std::string(1 << 20, '\0'),
-      "\xff\xfe"};
+  const std::vector<std::string> strings = {"",
+                                            std::string(1, '\0'),
+                                            std::string(2, '\0'),
+                                            std::string("a\0b", 3),
+                                            std::string("a\0c", 3),
+                                            "a",
+                                            megabyte,
+                                            megabyte + "y",
+                                            std::string(1 << 20, '\0'),
+                                            "\xff\xfe"};
   const auto number = [](size_t i, size_t j) { return static_cast<int>(i * 5 + j); };
   for (const TestKeys& keys : {TestKeys(KeyType::kInt64, numbers), TestKeys(strings)}) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
@@ -127,9 +133,7 @@ TEST(TableKeysOfOneShardAndBucket) {
   // that bucket are absent. Slow is allowed, wrong is not.
   for (int shared_bits : {4, 8, 20}) {
     const uint64_t top = uint64_t{0xABCDE} << 44 >> (64 - shared_bits) << (64 - shared_bits);
-    const auto key = [&](uint64_t i) {
-      return UnmixInt64(top | (MixInt64(i + 1) >> shared_bits));
-    };
+    const auto key = [&](uint64_t i) { return UnmixInt64(top | (MixInt64(i + 1) >> shared_bits)); };
     const std::vector<int64_t> keys = KeysOf(2000, key);
     CHECK_EQ(MixInt64(static_cast<uint64_t>(keys[7])) >> (64 - shared_bits),
              top >> (64 - shared_bits));
@@ -147,8 +151,7 @@ TEST(TableKeysOfOneShardAndBucket) {
 std::string Colliding(uint64_t i) {
   std::string text(16, '\0');
   for (int byte = 0; byte < 8; ++byte) {
-    text[static_cast<size_t>(byte)] =
-        static_cast<char>(hash_internal::kPi[2] >> (8 * byte) & 0xFF);
+    text[static_cast<size_t>(byte)] = static_cast<char>(hash_internal::kPi[2] >> (8 * byte) & 0xFF);
     text[static_cast<size_t>(byte) + 8] = static_cast<char>(i >> (8 * byte) & 0xFF);
   }
   return text;

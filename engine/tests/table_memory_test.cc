@@ -124,9 +124,16 @@ TEST(OutOfMemoryInReserveAndShrink) {
   CHECK(table->stats().capacity < 1000);
 }
 
-TEST(OutOfMemoryInClear) {
-  FailEverywhere(TrainedOptions(KeyType::kInt64, ValueType::kFloat32), "Clear",
-                 [](Table& table) { return table.Clear(); });
+TEST(ClearNeedsNoMemory) {
+  std::unique_ptr<Table> table = MakeTable(TrainedOptions(KeyType::kString, ValueType::kFloat32));
+  CHECK_OK(AssignMany(*table, 1000));
+  FailAllocationsForTesting(0);
+  const Status status = table->Clear();
+  FailAllocationsForTesting(-1);
+  CHECK_OK(status);
+  CHECK_EQ(table->size(), 0u);
+  CHECK_OK(AssignMany(*table, 1000));
+  CHECK_EQ(table->size(), 950u);
 }
 
 // Room is for keys that are inserted, not for every key that a batch names.

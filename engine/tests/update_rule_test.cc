@@ -75,9 +75,8 @@ std::vector<std::byte> BytesOf(const std::vector<double>& numbers) {
 }
 
 std::vector<std::byte> Encode(ValueType type, const std::vector<double>& numbers) {
-  return DispatchFloating(type, [&](auto* null) {
-    return BytesOf<std::remove_pointer_t<decltype(null)>>(numbers);
-  });
+  return DispatchFloating(
+      type, [&](auto* null) { return BytesOf<std::remove_pointer_t<decltype(null)>>(numbers); });
 }
 
 std::vector<double> Decode(ValueType type, const std::vector<std::byte>& bytes) {
@@ -174,8 +173,8 @@ TEST(LayoutFollowsKeras) {
 TEST(ValidateRuleRefusesWrongTypesAndSwitches) {
   for (const NamedRule& rule : AllRules()) {
     for (ValueType type : kTypes) CHECK_OK(ValidateRule(rule.rule, type));
-    for (ValueType type : {ValueType::kInt8, ValueType::kInt32, ValueType::kInt64,
-                           ValueType::kBool, ValueType::kString}) {
+    for (ValueType type : {ValueType::kInt8, ValueType::kInt32, ValueType::kInt64, ValueType::kBool,
+                           ValueType::kString}) {
       const Status status = ValidateRule(rule.rule, type);
       CHECK(status.code() == StatusCode::kWrongType);
       CHECK(status.message().find(std::string("received ") + NameOf(type)) != std::string::npos);
