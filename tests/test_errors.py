@@ -265,7 +265,7 @@ def test_tables_without_optimizer_have_no_gradients_and_no_slots() -> None:
     assert (len(table), table.step) == (0, 0)
 
 
-@pytest.mark.parametrize("optimizer", [opt.SGD(), opt.RMSprop()], ids=repr)
+@pytest.mark.parametrize("optimizer", [opt.SGD(), opt.RMSprop()], ids=["SGD", "RMSprop"])
 def test_momentum_cannot_be_overridden_where_rows_have_no_slot_for_it(
     optimizer: opt.Optimizer,
 ) -> None:

@@ -58,14 +58,24 @@ def test_both_conditions_must_hold_and_none_means_all() -> None:
     assert len(table) == 0
 
 
-def test_remove_if_removes_what_select_shows(key_dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("conditions", "selected"),
+    [
+        ({"written_before": 106}, [0, 1, 2, 3, 4, 5]),
+        ({"count_below": 4}, [0, 1, 2]),
+        ({"written_before": 102, "count_below": 8}, [0, 1]),
+    ],
+)
+def test_remove_if_removes_what_select_shows(
+    key_dtype: str, conditions: dict[str, int], selected: list[int]
+) -> None:
     table = make_table(key_dtype)
-    selected = numbers(table, written_before=106)
-    assert table.remove_if(written_before=106) == len(selected) == 6
-    assert numbers(table) == [6, 7, 8, 9]
-    assert table.remove_if(written_before=106) == 0
+    assert numbers(table, **conditions) == selected
+    assert table.remove_if(**conditions) == len(selected)
+    assert numbers(table) == [n for n in range(10) if n not in selected]
+    assert table.remove_if(**conditions) == 0
     assert not table.contains(make_keys(key_dtype, selected)).any()
-    assert table.stats().removals == 6
+    assert table.stats().removals == len(selected)
 
 
 @pytest.mark.parametrize("write", ["upsert", "accum", "apply_gradients"])

@@ -24,7 +24,7 @@ struct StringKeys {
   static uint64_t Hash(uint64_t word) { return word; }
 };
 
-// For small tables of the keys of one shard. Not the index's hash, whose top bits they share.
+// For small tables of the keys of one part. Not the index's hash, whose top bits they share.
 inline uint64_t Scramble(uint64_t word) {
   const uint64_t mixed = word * 0x9E3779B97F4A7C15u;
   return mixed ^ mixed >> 32;

@@ -38,7 +38,7 @@ class NewKeys {
   std::vector<Blob*> blobs_;  // By key number; null where not made, or taken.
 };
 
-// Counts distinct keys.
+// Tells keys seen for the first time from repetitions.
 class DistinctKeys {
  public:
   DistinctKeys(const Words& words, size_t at_most)
@@ -46,17 +46,15 @@ class DistinctKeys {
     numbers_.resize(mask_ + 1, kNone);
   }
 
-  // `i` is the key's number.
-  void Add(uint32_t i) {
+  // `i` is the key's number. Returns whether it is a new one.
+  bool Add(uint32_t i) {
     size_t place = Scramble(words_[i]) & mask_;
     for (; numbers_[place] != kNone; place = (place + 1) & mask_) {
-      if (words_.Equal(numbers_[place], i)) return;
+      if (words_.Equal(numbers_[place], i)) return false;
     }
     numbers_[place] = i;
-    ++count_;
+    return true;
   }
-
-  size_t count() const { return count_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -64,7 +62,6 @@ class DistinctKeys {
   const Words& words_;
   size_t mask_;
   std::vector<uint32_t> numbers_;  // An open-addressed table, at most half full.
-  size_t count_ = 0;
 };
 
 }  // namespace tfra

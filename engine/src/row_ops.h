@@ -7,7 +7,7 @@
 //   Update(i, row)       changes a row that is there
 //   Fill(i, word, row)   writes a new row, all but the key of a string table
 //
-// Each shard has its own copy.
+// Each thread has its own copy.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@
 #include "blob.h"
 #include "dispatch.h"
 #include "initializer.h"
-#include "keys_by_shard.h"
+#include "key_parts.h"
 #include "row_layout.h"
 #include "tfra/table.h"
 
@@ -157,7 +157,7 @@ struct GradientOp {
 
   RowContext context;
   const RowUpdater& updater;
-  const uint32_t* next;  // Chains of equal keys, from KeysByShard.
+  const uint32_t* next;  // Chains of equal keys, from KeyParts.
   const std::byte* gradients;
   size_t gradient_bytes;  // Of one row.
   bool in_place;          // Gradients are of the compute type: no need to widen a single one.
@@ -177,9 +177,9 @@ struct GradientOp {
     const std::byte* gradient = gradients + i * gradient_bytes;
     auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
     uint32_t writes = 1;
-    if (!in_place || next[i] != KeysByShard::kEnd) {
+    if (!in_place || next[i] != KeyParts::kEnd) {
       sum(buffer, gradient, dim, false);
-      for (uint32_t k = next[i]; k != KeysByShard::kEnd; k = next[k], ++writes) {
+      for (uint32_t k = next[i]; k != KeyParts::kEnd; k = next[k], ++writes) {
         sum(buffer, gradients + k * gradient_bytes, dim, true);
       }
       gradient = buffer;

@@ -6,8 +6,8 @@
 
 #include "batch.h"
 #include "blob.h"
+#include "key_parts.h"
 #include "keys.h"
-#include "keys_by_shard.h"
 #include "new_keys.h"
 #include "table_base.h"
 
@@ -90,21 +90,20 @@ class TableOf : public TableBase {
   // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
   // not run out of memory half-way. Fills `new_keys`.
   template <typename Op>
-  Status PrepareInserts(const Words& words, const KeysByShard& keys, const Op& op,
-                        NewKeys* new_keys);
+  Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op, NewKeys* new_keys);
   // Writes the keys as the Op says.
   template <typename Op>
-  Status Write(const Words& words, const KeysByShard& keys, const Op& prototype);
+  Status Write(const Words& words, const KeyParts& parts, const Op& prototype);
   template <typename Op>
-  Status WritePrepared(const Words& words, const KeysByShard& keys, const Op& prototype,
+  Status WritePrepared(const Words& words, const KeyParts& parts, const Op& prototype,
                        NewKeys* new_keys);
 
-  // REQUIRES, for these three: the mutex of the shard.
+  // REQUIRES, for these three: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
-  Status PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys, const Op& op);
+  Status MakeRoom(const Words& words, const uint32_t* order, size_t count, const Op& op);
   template <typename Op>
-  void WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op,
-                  NewKeys* new_keys, Tally* tally, Status* status);
+  Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
+                   NewKeys* new_keys, Tally* tally);
   template <typename Op>
   Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, NewKeys* new_keys,
                    Tally* tally);

@@ -1,3 +1,4 @@
+#include <array>
 #include <atomic>
 #include <new>
 #include <string>
@@ -8,6 +9,9 @@
 namespace tfra {
 namespace {
 
+// A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
+constexpr size_t kKeysPerLock = 8192;
+
 Status FirstError(const std::vector<Status>& statuses) {
   for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
   return Status::Ok();
@@ -17,38 +21,50 @@ Status FirstError(const std::vector<Status>& statuses) {
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::PrepareShard(const Words& words, uint32_t s, const KeysByShard& keys,
-                                   const Op& op) {
-  Shard& shard = shards_[s];
-  shard.Tidy();
-  if (shard.size() + keys.count(s) <= shard.limit()) return Status::Ok();
-  // Too small if all keys are new and different. Are they?
-  DistinctKeys missing(words, keys.count(s));
-  for (size_t k = 0; k < keys.count(s); ++k) {
-    const uint32_t i = keys.of(s)[k];
-    if (op.Inserts(i) && !ContainsOne(words[i], words.bytes(i))) missing.Add(i);
+Status TableOf<Keys>::MakeRoom(const Words& words, const uint32_t* order, size_t count,
+                               const Op& op) {
+  std::array<uint64_t, kShards> keys{};
+  for (size_t k = 0; k < count; ++k) ++keys[ShardOf(Keys::Hash(words[order[k]]))];
+  std::array<bool, kShards> tight{};
+  size_t tight_keys = 0;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    if (keys[s] == 0) continue;
+    shards_[s].Tidy();
+    tight[s] = shards_[s].size() + keys[s] > shards_[s].limit();
+    if (tight[s]) tight_keys += keys[s];
   }
-  return shard.Grow(shard.size() + missing.count());
+  if (tight_keys == 0) return Status::Ok();
+
+  // Some shards are too small if all their keys are new and different. Are they?
+  std::array<uint64_t, kShards> missing{};
+  DistinctKeys distinct(words, tight_keys);
+  for (size_t k = 0; k < count; ++k) {
+    const uint32_t i = order[k], s = ShardOf(Keys::Hash(words[i]));
+    if (!tight[s] || !op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
+    missing[s] += distinct.Add(i);
+  }
+  for (uint32_t s = 0; s < kShards; ++s) {
+    if (missing[s] > 0) TFRA_RETURN_IF_ERROR(shards_[s].Grow(shards_[s].size() + missing[s]));
+  }
+  return Status::Ok();
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys, const Op& op,
+Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                                      NewKeys* new_keys) {
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(keys.total() + kShards * Shard::kRowBlock));
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(parts.total() + kShards * Shard::kRowBlock));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
-  std::vector<Status> statuses(kShards);
-  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t index) {
-    const uint32_t s = static_cast<uint32_t>(index);
-    if (keys.count(s) == 0) return;
+  std::vector<Status> statuses(parts.parts());
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     EpochGuard guard;
-    std::lock_guard lock(shards_[s].mutex());
-    statuses[s] = PrepareShard(words, s, keys, op);
+    ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
+    statuses[part] = MakeRoom(words, parts.keys(part), parts.count(part), op);
     if constexpr (Keys::kStrings) {
-      for (size_t k = 0; k < keys.count(s) && statuses[s].ok(); ++k) {
-        const uint32_t i = keys.of(s)[k];
+      for (size_t k = 0; k < parts.count(part) && statuses[part].ok(); ++k) {
+        const uint32_t i = parts.keys(part)[k];
         if (!op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
-        statuses[s] = new_keys->Make(i, words.bytes(i));
+        statuses[part] = new_keys->Make(i, words.bytes(i));
       }
     }
   });
@@ -57,28 +73,34 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeysByShard& keys
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::Write(const Words& words, const KeysByShard& keys, const Op& prototype) {
+Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype) {
   NewKeys new_keys;
-  TFRA_RETURN_IF_ERROR(PrepareInserts(words, keys, prototype, &new_keys));
-  return WritePrepared(words, keys, prototype, &new_keys);
+  TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
+  return WritePrepared(words, parts, prototype, &new_keys);
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::WritePrepared(const Words& words, const KeysByShard& keys,
-                                    const Op& prototype, NewKeys* new_keys) {
-  std::vector<Status> statuses(kShards);
-  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
-    if (keys.count(static_cast<uint32_t>(s)) == 0) return;
+Status TableOf<Keys>::WritePrepared(const Words& words, const KeyParts& parts, const Op& prototype,
+                                    NewKeys* new_keys) {
+  std::vector<Status> statuses(parts.parts());
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    Status& status = statuses[part];
     Op op = prototype;
     Tally tally;
     try {
-      EpochGuard guard;
-      std::lock_guard lock(shards_[s].mutex());
-      WriteShard(words, static_cast<uint32_t>(s), keys, &op, new_keys, &tally, &statuses[s]);
+      for (size_t k = 0; k < parts.count(part) && status.ok(); k += kKeysPerLock) {
+        const uint32_t* order = parts.keys(part) + k;
+        const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
+        EpochGuard guard;
+        ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
+        // Other threads may have used up the room meanwhile.
+        status = MakeRoom(words, order, count, op);
+        if (status.ok()) status = WriteKeys(words, order, count, &op, new_keys, &tally);
+      }
     } catch (const std::bad_alloc&) {
-      statuses[s] = Status::OutOfMemory("out of memory while writing a batch of " +
-                                        std::to_string(words.size()) + " keys");
+      status = Status::OutOfMemory("out of memory while writing a batch of " +
+                                   std::to_string(words.size()) + " keys");
     }
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
       for (Blob* blob : op.replaced) {
@@ -93,43 +115,44 @@ Status TableOf<Keys>::WritePrepared(const Words& words, const KeysByShard& keys,
 
 template <typename Keys>
 template <typename Op>
-void TableOf<Keys>::WriteShard(const Words& words, uint32_t s, const KeysByShard& keys, Op* op,
-                               NewKeys* new_keys, Tally* tally, Status* status) {
-  Shard& shard = shards_[s];
-  // Other threads may have used up the room meanwhile. From here on the shard does not grow.
-  *status = PrepareShard(words, s, keys, *op);
-  if (!status->ok()) return;
-  const uint32_t* order = keys.of(s);
-  const auto update = [&](size_t i, Bucket* bucket, std::byte* row) {
+Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
+                                NewKeys* new_keys, Tally* tally) {
+  Status status;
+  const auto update = [&](size_t i, Bucket* bucket, std::byte* row) TFRA_INLINE {
     if (!op->Updates(i)) {
       ++tally->ignored;
       return;
     }
     const uint32_t state = bucket->BeginWrite();
-    EditRow(row, layout_.stride, [&](std::byte* edited) { op->Update(i, edited); });
+    EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
     bucket->EndWrite(state);
     ++tally->updates;
   };
-  const auto visit = [&](size_t i, const Probe& probe) {
-    if (probe.row != nullptr && HasKey(probe.row, words.bytes(i))) {
-      update(i, probe.bucket, probe.row);
-      return;
-    }
-    if (!status->ok()) return;
-    // Not there when it was searched; but an equal key may have come since.
-    const auto entry = shard.Find(words[i], Keys::Hash(words[i]),
+  // Not there when it was searched; but an equal key may have come since.
+  const auto insert = [&](size_t i) __attribute__((noinline)) {
+    const uint64_t hash = Keys::Hash(words[i]);
+    Shard& shard = ShardFor(hash);
+    const auto entry = shard.Find(words[i], hash,
                                   [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
     if (entry) {
       update(i, entry.bucket, RowAt(entry.row()));
     } else if (op->Inserts(i)) {
-      *status = InsertRow(words, i, &shard, op, new_keys, tally);
+      status = InsertRow(words, i, &shard, op, new_keys, tally);
     } else {
       ++tally->ignored;
     }
   };
+  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
+    if (probe.row != nullptr && HasKey(probe.row, words.bytes(i))) {
+      update(i, probe.bucket, probe.row);
+    } else if (status.ok()) {
+      insert(i);
+    }
+  };
   Probes<true>(
-      words.data(), keys.count(s), op->row_bytes, [=](size_t k) { return order[k]; },
+      words.data(), count, op->row_bytes, [=](size_t k) TFRA_INLINE { return order[k]; },
       [=](size_t i) TFRA_INLINE { op->Fetch(i); }, visit);
+  return status;
 }
 
 template <typename Keys>
@@ -161,7 +184,7 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   if (!has_string_values()) {
     const size_t touched = slots == nullptr ? layout_.value_bytes : layout_.stride;
-    return Write(words, KeysByShard::Group<Keys>(words),
+    return Write(words, KeyParts::Split<Keys>(words),
                  AssignOp{context, static_cast<const std::byte*>(values),
                           static_cast<const std::byte*>(slots), metadata, touched});
   }
@@ -180,15 +203,15 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     }
     tally.string_bytes += static_cast<int64_t>(blobs[i]->allocated_bytes());
   }
-  const KeysByShard by_shard = KeysByShard::Group<Keys>(words);
+  const KeyParts parts = KeyParts::Split<Keys>(words);
   const AssignStringsOp op{context, blobs.data(), metadata, dim, layout_.value_bytes, {}};
   NewKeys new_keys;
-  if (Status status = PrepareInserts(words, by_shard, op, &new_keys); !status.ok()) {
+  if (Status status = PrepareInserts(words, parts, op, &new_keys); !status.ok()) {
     for (Blob* blob : blobs) std::free(blob);
     return status;
   }
   Count(std::move(tally));
-  return WritePrepared(words, by_shard, op, &new_keys);
+  return WritePrepared(words, parts, op, &new_keys);
 }
 
 template <typename Keys>
@@ -199,7 +222,7 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   }
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
-  return Write(words, KeysByShard::Group<Keys>(words),
+  return Write(words, KeyParts::Split<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
                             AddFor(options_.value_type), static_cast<size_t>(options_.dim),
                             layout_.value_bytes});
@@ -222,12 +245,12 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
   }
   const size_t dim = static_cast<size_t>(options_.dim);
   const Words words(keys);
-  KeysByShard by_shard = KeysByShard::Group<Keys>(words);
-  const auto next = by_shard.ExtractDuplicates(words);
+  KeyParts parts = KeyParts::Split<Keys>(words);
+  const auto next = parts.ExtractDuplicates(words);
   const RowUpdater updater(options_.rule, params, options_.value_type, dim);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   return Write(
-      words, by_shard,
+      words, parts,
       GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
                  dim * SizeOf(gradient_type), gradient_type == compute,
                  SumFor(gradient_type, options_.value_type), dim, layout_.stride,
@@ -238,26 +261,26 @@ template <typename Keys>
 Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
-  const KeysByShard by_shard = KeysByShard::Group<Keys>(words);
+  const KeyParts parts = KeyParts::Split<Keys>(words);
   std::atomic<size_t> total{0};
-  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t s) {
-    const uint32_t* order = by_shard.of(static_cast<uint32_t>(s));
-    const size_t count = by_shard.count(static_cast<uint32_t>(s));
-    if (count == 0) return;
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Tally tally;
-    {
-      Shard& shard = shards_[s];
+    const auto visit = [&](size_t i, const Probe& probe) {
+      if (probe.missing()) return;
+      const uint64_t hash = Keys::Hash(words[i]);
+      Shard& shard = ShardFor(hash);
+      const auto entry = shard.Find(
+          words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
+      if (entry) RemoveEntry(&shard, entry, &tally);
+    };
+    for (size_t k = 0; k < parts.count(part); k += kKeysPerLock) {
+      const uint32_t* order = parts.keys(part) + k;
+      const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
       EpochGuard guard;
-      std::lock_guard lock(shard.mutex());
-      const auto visit = [&](size_t i, const Probe& probe) {
-        if (probe.missing()) return;
-        const auto entry = shard.Find(words[i], Keys::Hash(words[i]), [&](uint32_t row) {
-          return HasKey(RowAt(row), words.bytes(i));
-        });
-        if (entry) RemoveEntry(&shard, entry, &tally);
-      };
+      ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
       Probes<true>(
-          words.data(), count, 0, [=](size_t k) { return order[k]; }, [](size_t) {}, visit);
+          words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
+          visit);
     }
     total += tally.removals;
     Count(std::move(tally));

@@ -1,24 +1,22 @@
-#include "keys_by_shard.h"
+#include "key_parts.h"
 
 namespace tfra {
 
-size_t KeysByShard::total() const {
+size_t KeyParts::total() const {
   size_t total = 0;
   for (size_t count : counts_) total += count;
   return total;
 }
 
-std::unique_ptr<uint32_t[]> KeysByShard::ExtractDuplicates(const Words& words) {
+std::unique_ptr<uint32_t[]> KeyParts::ExtractDuplicates(const Words& words) {
   std::unique_ptr<uint32_t[]> next(new uint32_t[words.size()]);
-  ParallelFor(kShards, ThreadsFor(words.size()), [&](size_t shard) {
-    ExtractDuplicates(words, static_cast<uint32_t>(shard), next.get());
-  });
+  ParallelFor(parts(), parts(), [&](size_t part) { ExtractDuplicates(words, part, next.get()); });
   return next;
 }
 
-void KeysByShard::ExtractDuplicates(const Words& words, uint32_t shard, uint32_t* next) {
-  const size_t count = counts_[shard];
-  uint32_t* keys = order_.get() + begin_[shard];
+void KeyParts::ExtractDuplicates(const Words& words, size_t part, uint32_t* next) {
+  const size_t count = counts_[part];
+  uint32_t* keys = order_.get() + begin_[part];
   // An open-addressed table of positions in `keys`, at most half full. `last` ends each chain.
   const uint32_t bits = 64 - static_cast<uint32_t>(__builtin_clzll(count * 2 + 1));
   const size_t mask = (size_t{1} << bits) - 1;
@@ -43,7 +41,7 @@ void KeysByShard::ExtractDuplicates(const Words& words, uint32_t shard, uint32_t
       }
     }
   }
-  counts_[shard] = unique;
+  counts_[part] = unique;
 }
 
 }  // namespace tfra
