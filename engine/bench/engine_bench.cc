@@ -287,9 +287,14 @@ void RunPlain(const Config& config, size_t keys, size_t dim) {
     });
   };
 
+  // The best of three builds: the first one often waits for the machine to provide the memory.
   std::unique_ptr<Table> table;
-  RequireOk(Table::Create(Options(dim, false), &table));
-  const double seconds = Build(config, table.get(), keys, dim, true);
+  double seconds = 1e9;
+  for (int build = 0; build < 3; ++build) {
+    table.reset();
+    RequireOk(Table::Create(Options(dim, false), &table));
+    seconds = std::min(seconds, Build(config, table.get(), keys, dim, build == 0));
+  }
   const auto batch = [&](size_t r) { return KeyBatch(queries.key[r].data(), config.batch); };
 
   const auto lookup = [&](size_t r) {

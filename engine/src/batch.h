@@ -40,7 +40,7 @@ void ForEachPart(size_t n, Body&& body) {
 // use(i). Each stage prefetches what the next one reads, so that many cache misses are under way at
 // any time. A steady stream of them is faster than groups of keys taken through one stage after the
 // other (docs/engine-experiments.md).
-inline constexpr size_t kFar = 8;   // Powers of two: stages keep what they found in rings.
+inline constexpr size_t kFar = 16;  // Powers of two: stages keep what they found in rings.
 inline constexpr size_t kNear = 8;  // From find to use; settle is half-way.
 
 template <typename Locate, typename Find, typename Settle, typename Use>
