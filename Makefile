@@ -9,7 +9,7 @@ SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.
 
 say = @printf '\n== %s\n'
 
-.PHONY: help demo test lint types cpp-test py-test sanitize bench bench-quick wheel clean
+.PHONY: help demo test lint types cpp-test py-test sanitize bench bench-quick wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a small model"
@@ -17,6 +17,7 @@ help:
 	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make wheel     a wheel in dist/, tried in a clean environment"
+	@echo "make wheels    the wheels of a release (needs Python 3.10 to 3.13)"
 
 # The environment: made once, made again when the requirements change.
 $(VENV)/.ready: pyproject.toml tools/requirements.py
@@ -91,14 +92,34 @@ bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(CPP)/engine/engine_bench --keys 1000000
 	$(BIN)/python bench/compare.py --quick
 
+# Tries a wheel in an environment that has nothing else: $(call try-wheel,python,wheel)
+try-wheel = rm -rf build/wheel-test && $(1) -m venv build/wheel-test && \
+  build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check $(2) && \
+  cd build && wheel-test/bin/python -c "import sys, tfra; t = tfra.Table(dim=4); \
+  t.upsert([1], [[1, 2, 3, 4]]); print('works on', sys.version.split()[0], 'as', tfra.__version__, t)"
+
 wheel: $(VENV)/.ready
 	$(say) "wheel"
-	rm -rf dist build/wheel-test
+	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
-	$(PYTHON) -m venv build/wheel-test
-	build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
-	cd build && wheel-test/bin/python -c "import tfra; t = tfra.Table(dim=4); \
-	  t.upsert([1], [[1, 2, 3, 4]]); print('installed and used:', tfra.__version__, t)"
+	$(call try-wheel,$(PYTHON),dist/*.whl)
+	@ls -l dist
+
+# Both wheels of a release: one for CPython 3.12 and later, one for 3.10 and 3.11.
+wheels: $(VENV)/.ready
+	$(say) "wheels for all Pythons"
+	rm -rf dist build/wheels
+	for python in python3.10 python3.11 python3.12; do \
+	  $$python -m venv build/wheels/$$python && \
+	  build/wheels/$$python/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	    --wheel-dir build/wheels/out . || exit 1; done
+	$(BIN)/python tools/merge_wheels.py build/wheels/out build/wheels/out/*-cp310-cp310-*.whl \
+	  build/wheels/out/*-cp311-cp311-*.whl
+	mkdir -p dist && cp build/wheels/out/*-cp310.cp311-*.whl build/wheels/out/*-abi3-*.whl dist
+	for python in python3.10 python3.11; do \
+	  $(call try-wheel,$$python,dist/*-cp310.cp311-*.whl) && cd .. || exit 1; done
+	for python in python3.12 python3.13; do \
+	  $(call try-wheel,$$python,dist/*-abi3-*.whl) && cd .. || exit 1; done
 	@ls -l dist
 
 clean:
