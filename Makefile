@@ -76,7 +76,7 @@ sanitize: $(VENV)/.ready
 	build/asan/engine/engine_tests
 	$(say) "thread sanitizer"
 	$(call SANITIZE,tsan,thread)
-	build/tsan/engine/engine_tests Concurren
+	build/tsan/engine/engine_tests
 	$(say) "no report"
 
 bench: $(VENV)/.installed $(CPP)/build.ninja

@@ -138,3 +138,11 @@ def test_tables_without_metadata_say_so(method: str) -> None:
     with pytest.raises(ValueError, match="metadata"):
         getattr(table, method)(count_below=5)
     assert len(table) == 1
+
+
+def test_bounds_are_checked() -> None:
+    table = tfra.Table(1, metadata=True)
+    with pytest.raises(ValueError, match="written_before"):
+        table.count_if(written_before=2**70)
+    with pytest.raises(TypeError, match="count_below"):
+        table.remove_if(count_below="1")  # type: ignore[arg-type]

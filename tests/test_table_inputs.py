@@ -218,3 +218,26 @@ def test_bfloat16_without_ml_dtypes_says_what_to_install() -> None:
         else:
             raise SystemExit("no ImportError")
     """)
+
+
+def test_unaligned_arrays_are_taken_as_any_others() -> None:
+    def unaligned(array: np.ndarray) -> np.ndarray:
+        memory = np.empty(array.nbytes + 1, np.uint8)
+        result = memory[1:].view(array.dtype).reshape(array.shape)
+        result[...] = array
+        assert not result.flags.aligned
+        return result
+
+    table = tfra.Table(3, optimizer=tfra.optimizers.SGD(1.0))
+    keys, rows = unaligned(np.arange(4)), unaligned(np.ones((4, 3), np.float32))
+    table.upsert(keys, rows)
+    table.apply_gradients(keys, rows)
+    np.testing.assert_array_equal(table.lookup(keys, default=unaligned(rows[0])), 0)
+    with pytest.raises(ValueError, match="aligned"):
+        table.lookup(keys, out=rows)
+
+
+def test_unsigned_64_bit_keys_are_refused_in_any_byte_order() -> None:
+    for dtype in ("<u8", ">u8"):
+        with pytest.raises(TypeError, match="int64"):
+            tfra.Table(1).contains(np.array([1], dtype))

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <iterator>
 #include <mutex>
 
 namespace tfra {
@@ -27,7 +26,8 @@ struct Domain {
   std::atomic<uint64_t> epoch{1};
   std::atomic<Slot*> slots{nullptr};  // Grows only; a slot left by its thread is taken by another.
   std::mutex mutex;
-  std::deque<Bag> bags;  // Guarded by mutex, oldest first.
+  std::deque<Bag> bags;            // Guarded by mutex, oldest first.
+  std::atomic<size_t> waiting{0};  // How many bags there are.
 };
 
 Domain& TheDomain() {
@@ -80,20 +80,27 @@ EpochGuard::EpochGuard() {
 
 EpochGuard::~EpochGuard() {
   ThreadState& thread = ThisThread();
-  if (--thread.depth == 0) thread.slot->epoch.store(kIdle, std::memory_order_release);
+  if (--thread.depth > 0) return;
+  thread.slot->epoch.store(kIdle);
+  // This may have been the guard that kept something from being freed.
+  if (TheDomain().waiting.load(std::memory_order_relaxed) > 0) Retire({});
 }
 
 void Retire(std::vector<Retired> garbage) {
   Domain& domain = TheDomain();
-  std::vector<Bag> safe;
+  std::deque<Bag> safe;
   {
     std::lock_guard lock(domain.mutex);
-    if (!garbage.empty()) domain.bags.push_back({domain.epoch.fetch_add(1), std::move(garbage)});
+    if (!garbage.empty()) {
+      domain.bags.push_back({0, std::move(garbage)});
+      domain.bags.back().epoch = domain.epoch.fetch_add(1);
+    }
     const uint64_t oldest = OldestActiveEpoch();
-    auto end = domain.bags.begin();
-    while (end != domain.bags.end() && end->epoch < oldest) ++end;
-    safe.assign(std::make_move_iterator(domain.bags.begin()), std::make_move_iterator(end));
-    domain.bags.erase(domain.bags.begin(), end);
+    while (!domain.bags.empty() && domain.bags.front().epoch < oldest) {
+      safe.push_back(std::move(domain.bags.front()));
+      domain.bags.pop_front();
+    }
+    domain.waiting.store(domain.bags.size(), std::memory_order_relaxed);
   }
   for (const Bag& bag : safe) {
     for (const Retired& item : bag.garbage) item.free(item.pointer, item.bytes);

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "batch.h"
@@ -24,10 +23,6 @@ class KeyParts {
   const uint32_t* keys(size_t part) const { return order_.get() + begin_[part]; }
   size_t count(size_t part) const { return counts_[part]; }
   size_t total() const;
-  // The shards of a part are [first_shard(part), first_shard(part + 1)).
-  uint32_t first_shard(size_t part) const {
-    return static_cast<uint32_t>((part * kShards + parts() - 1) / parts());
-  }
 
   // Keeps of equal keys the first, and chains the others to it. Returns the chains: for each key
   // number the next equal one, or kEnd.
@@ -42,23 +37,41 @@ class KeyParts {
   std::vector<size_t> counts_;
 };
 
-// Holds the mutexes of the shards [first, last). Always taken in ascending order, so that threads
-// do not wait for one another in a circle.
+// Shards by bit.
+using ShardSet = uint64_t;
+static_assert(kShards <= 64);
+inline constexpr ShardSet kAllShards = ~ShardSet{0} >> (64 - kShards);
+
+// The shards that some keys are in. `order` has `count` key numbers.
+template <typename Keys>
+ShardSet ShardsOf(const Words& words, const uint32_t* order, size_t count) {
+  ShardSet shards = 0;
+  for (size_t k = 0; k < count; ++k) {
+    shards |= ShardSet{1} << ShardOf(Keys::Hash(words[order[k]]));
+  }
+  return shards;
+}
+
+// Holds the mutexes of some shards. Always taken in ascending order, so that threads do not wait
+// for one another in a circle.
 class ShardLocks {
  public:
-  ShardLocks(Shard* shards, uint32_t first, uint32_t last)
-      : shards_(shards), first_(first), last_(last) {
-    for (uint32_t s = first_; s < last_; ++s) shards_[s].mutex().lock();
+  ShardLocks(Shard* all, ShardSet shards) : all_(all), shards_(shards) {
+    for (ShardSet rest = shards_; rest != 0; rest &= rest - 1) {
+      all_[__builtin_ctzll(rest)].mutex().lock();
+    }
   }
   ~ShardLocks() {
-    for (uint32_t s = first_; s < last_; ++s) shards_[s].mutex().unlock();
+    for (ShardSet rest = shards_; rest != 0; rest &= rest - 1) {
+      all_[__builtin_ctzll(rest)].mutex().unlock();
+    }
   }
   ShardLocks(const ShardLocks&) = delete;
   ShardLocks& operator=(const ShardLocks&) = delete;
 
  private:
-  Shard* const shards_;
-  const uint32_t first_, last_;
+  Shard* const all_;
+  const ShardSet shards_;
 };
 
 template <typename Keys>

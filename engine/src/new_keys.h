@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blob.h"
@@ -12,30 +13,32 @@
 
 namespace tfra {
 
-// The bytes of new string keys, allocated before the first row changes. Empty for int64 keys.
-class NewKeys {
+// Strings allocated before the first row changes, to be taken one by one as rows are written. What
+// is not taken is freed in the end.
+class PendingBlobs {
  public:
-  NewKeys() = default;
-  ~NewKeys() {
+  PendingBlobs() = default;
+  ~PendingBlobs() {
     for (Blob* blob : blobs_) std::free(blob);
   }
-  NewKeys(const NewKeys&) = delete;
-  NewKeys& operator=(const NewKeys&) = delete;
+  PendingBlobs(const PendingBlobs&) = delete;
+  PendingBlobs& operator=(const PendingBlobs&) = delete;
 
-  void Resize(size_t keys) { blobs_.resize(keys, nullptr); }
+  void Resize(size_t count) { blobs_.resize(count, nullptr); }
 
-  Status Make(size_t i, std::string_view bytes) {
-    if (blobs_[i] == nullptr) blobs_[i] = Blob::Make(bytes);
+  // Makes string i, unless it is there.
+  Status Make(size_t i, std::string_view text, const char* what) {
+    if (blobs_[i] == nullptr) blobs_[i] = Blob::Make(text);
     if (blobs_[i] != nullptr) return Status::Ok();
-    return Status::OutOfMemory("could not allocate " + std::to_string(bytes.size()) +
-                               " bytes for a string key");
+    return Status::OutOfMemory("could not allocate " + std::to_string(text.size()) +
+                               " bytes for a string " + what);
   }
 
-  // Gives up the bytes of key i. REQUIRES: they were made.
+  // Gives string i up to the caller; null if it was not made.
   Blob* Take(size_t i) { return std::exchange(blobs_[i], nullptr); }
 
  private:
-  std::vector<Blob*> blobs_;  // By key number; null where not made, or taken.
+  std::vector<Blob*> blobs_;
 };
 
 // Tells keys seen for the first time from repetitions.

@@ -18,6 +18,7 @@
 #include "dispatch.h"
 #include "initializer.h"
 #include "key_parts.h"
+#include "new_keys.h"
 #include "row_layout.h"
 #include "tfra/table.h"
 
@@ -88,18 +89,23 @@ struct AssignOp {
 // The elements are strings, made before the first row changes; those they replace are collected.
 struct AssignStringsOp {
   RowContext context;
-  Blob* const* blobs;           // (n, dim)
+  PendingBlobs* values;         // (n, dim); empty strings are not made.
   const RowMetadata* metadata;  // Or null.
   size_t dim;
   size_t row_bytes;
-  std::vector<Blob*> replaced;
+  std::vector<Blob*> replaced;  // With room for all rows of a part, so that Update cannot fail.
+  int64_t stored_bytes = 0;
 
   void Fetch(size_t) const {}
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
-  void Write(size_t i, std::byte* row) const {
-    for (size_t j = 0; j < dim; ++j) StoreBlob(row + j * sizeof(Blob*), blobs[i * dim + j]);
+  void Write(size_t i, std::byte* row) {
+    for (size_t j = 0; j < dim; ++j) {
+      Blob* blob = values->Take(i * dim + j);
+      if (blob != nullptr) stored_bytes += static_cast<int64_t>(blob->allocated_bytes());
+      StoreBlob(row + j * sizeof(Blob*), blob);
+    }
     if (metadata != nullptr && context.metadata) {
       std::memcpy(row + context.layout.metadata_offset, metadata + i, sizeof(*metadata));
     } else {
@@ -114,7 +120,7 @@ struct AssignStringsOp {
     Write(i, row);
   }
 
-  void Fill(size_t i, uint64_t, std::byte* row) const {
+  void Fill(size_t i, uint64_t, std::byte* row) {
     context.InitMetadata(row, 0);
     Write(i, row);
   }

@@ -143,6 +143,7 @@ Status Shard::Replace(uint64_t count) {
 
 Status Shard::TakeRow(uint32_t* row) {
   if (free_rows_.empty()) {
+    free_rows_.reserve(kRowBlock);
     uint32_t first;
     TFRA_RETURN_IF_ERROR(arena_->Allocate(kRowBlock, &first));
     for (uint32_t i = kRowBlock; i-- > 0;) free_rows_.push_back(first + i);

@@ -19,6 +19,14 @@ namespace tfra {
 inline constexpr uint32_t kShardBits = 4;
 inline constexpr uint32_t kShards = 1u << kShardBits;
 
+// Makes sure that `extra` more elements can be added without allocating.
+template <typename T>
+void GrowBy(std::vector<T>* vector, size_t extra) {
+  const size_t needed = vector->size() + extra;
+  if (needed > vector->capacity())
+    vector->reserve(needed > 2 * vector->size() ? needed : 2 * needed);
+}
+
 inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
 
 // The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
@@ -34,9 +42,6 @@ struct BucketArray {
                                  64);
   }
   Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
-  Bucket* Next(Bucket* bucket) const {
-    return bucket + 1 == buckets + count ? buckets : bucket + 1;
-  }
 
   // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
   uint64_t FirstHash(uint64_t bucket) const;

@@ -8,6 +8,7 @@
 
 #include "blob.h"
 #include "epoch.h"
+#include "key_parts.h"
 
 namespace tfra {
 
@@ -102,6 +103,8 @@ void TableBase::DropStrings(const std::byte* row, Tally* tally) const {
 }
 
 void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const {
+  GrowBy(&shard->free_rows(), 1);
+  GrowBy(&tally->garbage, StringsPerRow());
   const uint32_t row = entry.row();
   shard->Erase(entry);
   DropStrings(RowAt(row), tally);
@@ -109,22 +112,26 @@ void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) cons
   ++tally->removals;
 }
 
-Status TableBase::Clear() {
+Status TableBase::Clear() TFRA_TRY {
+  const ShardLocks locks(shards_.get(), kAllShards);
+  Tally tally;
+  // All memory is taken before the first change.
+  tally.garbage.reserve(size() * StringsPerRow());
+  for (uint32_t s = 0; s < kShards; ++s) GrowBy(&shards_[s].free_rows(), shards_[s].size());
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
-    Tally tally;
-    std::lock_guard lock(shard.mutex());
-    tally.removals = shard.size();
+    tally.removals += shard.size();
     shard.Clear([&](uint32_t row) {
       DropStrings(RowAt(row), &tally);
       shard.GiveRow(row);
     });
-    Count(std::move(tally));
   }
+  Count(std::move(tally));
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
-Status TableBase::Reserve(int64_t keys) {
+Status TableBase::Reserve(int64_t keys) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
   const uint64_t each = KeysPerShard(static_cast<uint64_t>(keys));
   for (uint32_t s = 0; s < kShards; ++s) {
@@ -134,10 +141,10 @@ Status TableBase::Reserve(int64_t keys) {
   const uint64_t rows = arena_.rows();
   return rows < static_cast<uint64_t>(keys) ? arena_.Reserve(keys - rows) : Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
-Status TableBase::Shrink() {
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (uint32_t s = 0; s < kShards; ++s) locks.emplace_back(shards_[s].mutex());
+Status TableBase::Shrink() TFRA_TRY {
+  const ShardLocks locks(shards_.get(), kAllShards);
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
     if (BucketsFor(s, shard.size()) < shard.bucket_count()) {
@@ -147,6 +154,7 @@ Status TableBase::Shrink() {
   CompactRows();
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 void TableBase::CompactRows() {
   const uint32_t live = static_cast<uint32_t>(size());

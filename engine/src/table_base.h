@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "epoch.h"
@@ -13,6 +14,13 @@
 #include "tfra/table.h"
 
 namespace tfra {
+
+// Around the body of every call of the contract: running out of memory is a Status.
+#define TFRA_TRY try
+#define TFRA_CATCH_BAD_ALLOC                                               \
+  catch (const std::bad_alloc&) {                                          \
+    return Status::OutOfMemory("out of memory for the needs of one call"); \
+  }
 
 // More rows than row numbers can tell apart, with room for sums.
 inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
@@ -56,6 +64,11 @@ class TableBase : public Table {
 
   bool has_string_values() const { return options_.value_type == ValueType::kString; }
   bool has_string_keys() const { return options_.key_type == KeyType::kString; }
+
+  // Strings outside the row that a row owns.
+  size_t StringsPerRow() const {
+    return has_string_keys() + (has_string_values() ? static_cast<size_t>(options_.dim) : 0);
+  }
 
   Shard& ShardFor(uint64_t hash) const { return shards_[ShardOf(hash)]; }
   std::byte* RowAt(uint32_t row) const { return arena_.At(row); }

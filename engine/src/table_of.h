@@ -90,22 +90,19 @@ class TableOf : public TableBase {
   // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
   // not run out of memory half-way. Fills `new_keys`.
   template <typename Op>
-  Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op, NewKeys* new_keys);
+  Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
+                        PendingBlobs* new_keys);
   // Writes the keys as the Op says.
   template <typename Op>
   Status Write(const Words& words, const KeyParts& parts, const Op& prototype);
-  template <typename Op>
-  Status WritePrepared(const Words& words, const KeyParts& parts, const Op& prototype,
-                       NewKeys* new_keys);
-
   // REQUIRES, for these three: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
   Status MakeRoom(const Words& words, const uint32_t* order, size_t count, const Op& op);
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
-                   NewKeys* new_keys, Tally* tally);
+                   PendingBlobs* new_keys, Tally* tally);
   template <typename Op>
-  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, NewKeys* new_keys,
+  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, PendingBlobs* new_keys,
                    Tally* tally);
 
   // Whether a row belongs to a string key. REQUIRES: the row cannot change owner meanwhile.

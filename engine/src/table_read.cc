@@ -11,7 +11,7 @@ template <typename Keys>
 }
 
 template <typename Keys>
-Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) {
+Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
@@ -30,10 +30,11 @@ Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) {
   });
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
-                             bool* exists) {
+                             bool* exists) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
@@ -48,6 +49,7 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
   });
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 [[gnu::noinline]] bool TableOf<Keys>::CopyValue(uint64_t word, std::string_view bytes,

@@ -21,7 +21,7 @@ void Append(std::vector<T>* to, const std::vector<T>& from) {
 }  // namespace
 
 template <typename Keys>
-Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) {
+Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) TFRA_TRY {
   if (max_rows == 0)
     return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
   *batch = ExportBatch();
@@ -50,6 +50,7 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
   cursor->done = true;
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home,
@@ -144,10 +145,11 @@ void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
 }
 
 template <typename Keys>
-Status TableOf<Keys>::ExportAll(ExportBatch* batch) {
+Status TableOf<Keys>::ExportAll(ExportBatch* batch) TFRA_TRY {
   ExportCursor cursor;
   return Export(SIZE_MAX, &cursor, batch);
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 template <typename Visit>
@@ -176,7 +178,7 @@ Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
 }
 
 template <typename Keys>
-Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) {
+Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) TFRA_TRY {
   std::vector<uint64_t> counts(kShards);
   TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
     counts[s] += predicate(metadata);
@@ -185,9 +187,10 @@ Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* coun
   for (uint64_t each : counts) *count += each;
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) {
+Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) TFRA_TRY {
   std::vector<Tally> tallies(kShards);
   TFRA_RETURN_IF_ERROR(
       VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
@@ -201,9 +204,10 @@ Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* rem
   }
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) {
+Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) TFRA_TRY {
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
   TFRA_RETURN_IF_ERROR(
@@ -225,6 +229,7 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
   }
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 #define TFRA_INSTANTIATE(Keys)                                                  \
   template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);   \

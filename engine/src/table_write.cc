@@ -1,6 +1,5 @@
 #include <array>
 #include <atomic>
-#include <new>
 #include <string>
 
 #include "row_ops.h"
@@ -52,19 +51,20 @@ Status TableOf<Keys>::MakeRoom(const Words& words, const uint32_t* order, size_t
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
-                                     NewKeys* new_keys) {
+                                     PendingBlobs* new_keys) {
   TFRA_RETURN_IF_ERROR(arena_.Reserve(parts.total() + kShards * Shard::kRowBlock));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     EpochGuard guard;
-    ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
+    const ShardSet shards = ShardsOf<Keys>(words, parts.keys(part), parts.count(part));
+    ShardLocks locks(shards_.get(), shards);
     statuses[part] = MakeRoom(words, parts.keys(part), parts.count(part), op);
     if constexpr (Keys::kStrings) {
       for (size_t k = 0; k < parts.count(part) && statuses[part].ok(); ++k) {
         const uint32_t i = parts.keys(part)[k];
         if (!op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
-        statuses[part] = new_keys->Make(i, words.bytes(i));
+        statuses[part] = new_keys->Make(i, words.bytes(i), "key");
       }
     }
   });
@@ -74,35 +74,28 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, 
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype) {
-  NewKeys new_keys;
+  PendingBlobs new_keys;
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
-  return WritePrepared(words, parts, prototype, &new_keys);
-}
-
-template <typename Keys>
-template <typename Op>
-Status TableOf<Keys>::WritePrepared(const Words& words, const KeyParts& parts, const Op& prototype,
-                                    NewKeys* new_keys) {
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Status& status = statuses[part];
     Op op = prototype;
     Tally tally;
-    try {
-      for (size_t k = 0; k < parts.count(part) && status.ok(); k += kKeysPerLock) {
-        const uint32_t* order = parts.keys(part) + k;
-        const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
-        EpochGuard guard;
-        ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
-        // Other threads may have used up the room meanwhile.
-        status = MakeRoom(words, order, count, op);
-        if (status.ok()) status = WriteKeys(words, order, count, &op, new_keys, &tally);
-      }
-    } catch (const std::bad_alloc&) {
-      status = Status::OutOfMemory("out of memory while writing a batch of " +
-                                   std::to_string(words.size()) + " keys");
+    if constexpr (std::is_same_v<Op, AssignStringsOp>) {
+      op.replaced.reserve(parts.count(part) * op.dim);
+      tally.garbage.reserve(parts.count(part) * op.dim);
+    }
+    for (size_t k = 0; k < parts.count(part) && status.ok(); k += kKeysPerLock) {
+      const uint32_t* order = parts.keys(part) + k;
+      const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
+      EpochGuard guard;
+      ShardLocks locks(shards_.get(), ShardsOf<Keys>(words, order, count));
+      // Other threads may have used up the room meanwhile.
+      status = MakeRoom(words, order, count, op);
+      if (status.ok()) status = WriteKeys(words, order, count, &op, &new_keys, &tally);
     }
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
+      tally.string_bytes += op.stored_bytes;
       for (Blob* blob : op.replaced) {
         tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
         tally.garbage.push_back(Blob::AsRetired(blob));
@@ -116,7 +109,7 @@ Status TableOf<Keys>::WritePrepared(const Words& words, const KeyParts& parts, c
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
-                                NewKeys* new_keys, Tally* tally) {
+                                PendingBlobs* new_keys, Tally* tally) {
   Status status;
   const auto update = [&](size_t i, Bucket* bucket, std::byte* row) TFRA_INLINE {
     if (!op->Updates(i)) {
@@ -158,9 +151,9 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* op,
-                                NewKeys* new_keys, Tally* tally) {
+                                PendingBlobs* new_keys, Tally* tally) {
   // Made already, unless another thread removed the key since.
-  if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i)));
+  if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   uint32_t number;
   TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
@@ -178,7 +171,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* 
 
 template <typename Keys>
 Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata) {
+                             const RowMetadata* metadata) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
@@ -191,31 +184,19 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
   const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
   const auto* strings = static_cast<const std::string_view*>(values);
   TFRA_RETURN_IF_ERROR(CheckStrings(strings, n, "value"));
-  Tally tally;
-  std::vector<Blob*> blobs(n, nullptr);
+  PendingBlobs blobs;
+  blobs.Resize(n);
   for (size_t i = 0; i < n; ++i) {
-    if (strings[i].empty()) continue;
-    blobs[i] = Blob::Make(strings[i]);
-    if (blobs[i] == nullptr) {
-      for (Blob* blob : blobs) std::free(blob);
-      return Status::OutOfMemory("could not allocate " + std::to_string(strings[i].size()) +
-                                 " bytes for a string value");
-    }
-    tally.string_bytes += static_cast<int64_t>(blobs[i]->allocated_bytes());
+    if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
   }
-  const KeyParts parts = KeyParts::Split<Keys>(words);
-  const AssignStringsOp op{context, blobs.data(), metadata, dim, layout_.value_bytes, {}};
-  NewKeys new_keys;
-  if (Status status = PrepareInserts(words, parts, op, &new_keys); !status.ok()) {
-    for (Blob* blob : blobs) std::free(blob);
-    return status;
-  }
-  Count(std::move(tally));
-  return WritePrepared(words, parts, op, &new_keys);
+  return Write(words, KeyParts::Split<Keys>(words),
+               AssignStringsOp{context, &blobs, metadata, dim, layout_.value_bytes, {}});
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) {
+Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas,
+                                 const bool* exists) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
@@ -227,10 +208,11 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
                             AddFor(options_.value_type), static_cast<size_t>(options_.dim),
                             layout_.value_bytes});
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                     ValueType gradient_type, const UpdateParams& params) {
+                                     ValueType gradient_type, const UpdateParams& params) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (options_.rule.kind == RuleKind::kNone) {
     return Status::InvalidArgument(
@@ -256,9 +238,10 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                  SumFor(gradient_type, options_.value_type), dim, layout_.stride,
                  std::vector<double>(dim), std::vector<double>(updater.scratch_elements())});
 }
+TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) {
+Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) TFRA_TRY {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const KeyParts parts = KeyParts::Split<Keys>(words);
@@ -277,7 +260,7 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) {
       const uint32_t* order = parts.keys(part) + k;
       const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
       EpochGuard guard;
-      ShardLocks locks(shards_.get(), parts.first_shard(part), parts.first_shard(part + 1));
+      ShardLocks locks(shards_.get(), ShardsOf<Keys>(words, order, count));
       Probes<true>(
           words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
           visit);
@@ -288,6 +271,7 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) {
   *removed = total;
   return Status::Ok();
 }
+TFRA_CATCH_BAD_ALLOC
 
 #define TFRA_INSTANTIATE(Keys)                                                           \
   template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,       \

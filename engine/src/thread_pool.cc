@@ -8,8 +8,10 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -25,12 +27,18 @@ struct Job {
   std::atomic<size_t> done{0};
   std::mutex mutex;
   std::condition_variable finished;
+  std::exception_ptr failure;  // The first one. Guarded by mutex.
 
   bool Exhausted() const { return next.load(std::memory_order_relaxed) >= count; }
 
   void Work() {
     for (size_t i; (i = next.fetch_add(1)) < count;) {
-      (*task)(i);
+      try {
+        (*task)(i);
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
       if (done.fetch_add(1) + 1 == count) {
         std::lock_guard lock(mutex);
         finished.notify_all();
@@ -47,7 +55,11 @@ class Pool {
     {
       std::lock_guard lock(mutex_);
       while (workers_ < helpers) {
-        std::thread([this] { Loop(); }).detach();
+        try {
+          std::thread([this] { Loop(); }).detach();
+        } catch (const std::system_error&) {
+          break;  // No more threads to be had: the ones there are, and the caller, do the work.
+        }
         ++workers_;
       }
       jobs_.push_back(job);
@@ -133,6 +145,7 @@ void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>
   job->Work();
   std::unique_lock lock(job->mutex);
   job->finished.wait(lock, [&] { return job->done.load() == count; });
+  if (job->failure) std::rethrow_exception(job->failure);
 }
 
 }  // namespace tfra

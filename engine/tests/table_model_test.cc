@@ -192,12 +192,10 @@ double BucketsPerMiss(const Shard& shard) {
   const BucketArray& array = *shard.array();
   uint64_t searched = 0;
   for (uint64_t home = 0; home < array.count; ++home) {
-    Bucket* bucket = array.buckets + home;
+    SearchPath path(array, home);
     do {
       ++searched;
-      if (!(bucket->state.load() & Bucket::kOverflow)) break;
-      bucket = array.Next(bucket);
-    } while (bucket != array.buckets + home);
+    } while ((path.bucket()->state.load() & Bucket::kOverflow) && path.Advance());
   }
   return static_cast<double>(searched) / static_cast<double>(array.count);
 }

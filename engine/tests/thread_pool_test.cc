@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <vector>
@@ -98,6 +99,26 @@ TEST(ThreadPoolUsesNoMoreThreadsThanAllowed) {
   for (int round = 0; round < 5; ++round) CHECK(ThreadsOfOneCall(64, 3) <= 3);
   SetNumThreads(3);
   for (int round = 0; round < 5; ++round) CHECK(ThreadsOfOneCall(64) <= 3);
+}
+
+TEST(ThreadPoolThrowsWhatATaskThrows) {
+  const ScopedNumThreads scoped(4);
+  for (size_t threads : {1, 4}) {
+    std::atomic<int> runs{0};
+    bool caught = false;
+    try {
+      ParallelFor(100, threads, [&](size_t i) {
+        ++runs;
+        if (i == 50) throw std::bad_alloc();
+      });
+    } catch (const std::bad_alloc&) {
+      caught = true;
+    }
+    CHECK(caught);
+    // Helpers finish what was begun; a call without helpers ends at once.
+    CHECK_EQ(runs.load(), threads == 1 ? 51 : 100);
+  }
+  CHECK(EachTaskRunsOnce(100));
 }
 
 TEST(ThreadPoolWorksAfterFork) {

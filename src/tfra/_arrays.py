@@ -88,11 +88,11 @@ def _flat_ints(keys: Any) -> tuple[NDArray[np.int64], Shape]:
         ) from error
     if array.size == 0 and not isinstance(keys, (np.ndarray, np.generic)):
         array = array.astype(np.int64)  # An empty list has no dtype of its own.
-    if array.dtype.kind not in "iu" or array.dtype == np.uint64:
+    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
         raise TypeError(
             f"`keys` must be int64 (or narrower integers). Received: dtype {array.dtype}"
         )
-    return np.ascontiguousarray(array, dtype=np.int64).reshape(-1), array.shape
+    return np.require(array, np.int64, ["C", "A"]).reshape(-1), array.shape
 
 
 def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
@@ -173,8 +173,8 @@ def require_shape(received: Shape, expected: Shape, what: str) -> None:
 
 
 def raw_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of an array, without a copy if it is contiguous."""
-    flat = np.ascontiguousarray(array).reshape(-1)
+    """The bytes of an array, without a copy if it is contiguous and aligned."""
+    flat = np.require(array, requirements=["C", "A"]).reshape(-1)
     return flat.view(np.uint8) if flat.size else np.empty(0, np.uint8)
 
 

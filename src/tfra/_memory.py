@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tfra import _arrays as arrays
@@ -45,8 +44,8 @@ def estimate_memory(
         ValueError: If a number is out of range.
         TypeError: If a dtype or an optimizer is unknown, or they do not go together.
     """
-    if not 0 <= key_bytes < math.inf:
-        raise ValueError(f"`key_bytes` must be a number >= 0. Received: {key_bytes}")
+    if not 0 <= key_bytes < 2**32:
+        raise ValueError(f"`key_bytes` must be a number in [0, 2**32). Received: {key_bytes}")
     dtype = arrays.value_dtype(value_dtype)
     rule = optimizers.get(optimizer)
     dim = arrays.integer(dim, "dim")

@@ -222,10 +222,11 @@ class Table:
             received = getattr(out, "dtype", type(out).__name__)
             raise TypeError(f"`out` must be an array of {self._value_dtype}. Received: {received}")
         arrays.require_shape(out.shape, full, "out")
-        if not (out.flags.c_contiguous and out.flags.writeable):
+        if not out.flags.carray:
             raise ValueError(
-                "`out` must be C-contiguous and writeable. Received: "
-                f"c_contiguous={out.flags.c_contiguous}, writeable={out.flags.writeable}"
+                "`out` must be C-contiguous, aligned and writeable. Received: "
+                f"c_contiguous={out.flags.c_contiguous}, aligned={out.flags.aligned}, "
+                f"writeable={out.flags.writeable}"
             )
         return out
 
@@ -417,18 +418,18 @@ class Table:
         Raises:
             ValueError: If the table has no metadata.
         """
-        return self._native.count_if(written_before, count_below)
+        return self._native.count_if(*_bounds(written_before, count_below))
 
     def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
         """Returns the keys that `count_if` counts, as an array `[n]`."""
-        keys = self._native.select_if(written_before, count_below)
+        keys = self._native.select_if(*_bounds(written_before, count_below))
         return arrays.object_array(keys, (len(keys),)) if self._key_dtype == arrays.STRING else keys
 
     def remove_if(
         self, *, written_before: int | None = None, count_below: int | None = None
     ) -> int:
         """Removes the keys that `count_if` counts, in one pass, and returns how many."""
-        return self._native.remove_if(written_before, count_below)
+        return self._native.remove_if(*_bounds(written_before, count_below))
 
     def stats(self) -> TableStats:
         """Returns the table's size, memory and counters."""
@@ -445,3 +446,10 @@ class Table:
             "strings": stats.string_bytes,
         }
         return {**parts, "total": sum(parts.values())}
+
+
+def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | None, int | None]:
+    return (
+        None if written_before is None else arrays.integer(written_before, "written_before"),
+        None if count_below is None else arrays.integer(count_below, "count_below"),
+    )

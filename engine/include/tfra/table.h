@@ -13,8 +13,10 @@
 // keys, in their order, and then takes one step per distinct key. Results do not depend on the
 // number of threads.
 //
-// Errors: a call that fails has changed nothing. The one exception is running out of memory while
-// other threads insert into the same table: then a part of the batch may have been stored.
+// Errors: a call that fails has changed nothing. The one exception is running out of memory while a
+// batch is being written, although room was made for it before: because other threads inserted
+// meanwhile, or because not even a small allocation succeeds. Then a part of the batch is stored,
+// each row whole.
 //
 // Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
 // std::string[n * dim].
@@ -144,8 +146,10 @@ class Table {
   // The whole table in one batch.
   virtual Status ExportAll(ExportBatch* batch) = 0;
 
-  // One pass over the rows' metadata. Other threads may go on, also inserting.
-  // REQUIRES (kInvalidArgument otherwise): TableOptions::metadata.
+  // One pass over the rows' metadata, on several threads: the predicate is called by all of them,
+  // and must neither throw nor use the table. Reading threads go on; writing ones wait when they
+  // come to a shard that is being passed. REQUIRES (kInvalidArgument otherwise):
+  // TableOptions::metadata.
   virtual Status CountIf(const MetadataPredicate& predicate, uint64_t* count) = 0;
   virtual Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) = 0;
   // Keys only: the other vectors of `batch` stay empty.
@@ -153,8 +157,8 @@ class Table {
 
   // Makes room for `keys` keys in all, so that no growth happens until then.
   virtual Status Reserve(int64_t keys) = 0;
-  // Gives memory that the present keys do not need back to the operating system. Inserting threads
-  // wait meanwhile, others do not.
+  // Gives memory that the present keys do not need back to the operating system. Writing threads
+  // wait meanwhile, reading ones do not.
   virtual Status Shrink() = 0;
 
   // The time written into metadata: seconds since 1970, or what SetClock said last.

@@ -15,7 +15,8 @@ void SetNumThreads(int threads);
 
 // Calls task(0) .. task(count - 1) on up to `threads` threads (and NumThreads() at most), and
 // returns when all are done. The calling thread takes part, so calls from many threads at once, and
-// nested ones, make progress even when the pool is busy. Tasks must not throw.
+// nested ones, make progress even when the pool is busy. The first exception of a task is thrown
+// again here, when all tasks are done.
 void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task);
 
 }  // namespace tfra
