@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstring>
-#include <ctime>
 #include <vector>
 
 #include "blob.h"

@@ -112,7 +112,7 @@ void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) cons
   ++tally->removals;
 }
 
-Status TableBase::Clear() TFRA_TRY {
+Status TableBase::Clear() try {
   const ShardLocks locks(shards_.get(), kAllShards);
   Tally tally;
   // All memory is taken before the first change.
@@ -131,7 +131,7 @@ Status TableBase::Clear() TFRA_TRY {
 }
 TFRA_CATCH_BAD_ALLOC
 
-Status TableBase::Reserve(int64_t keys) TFRA_TRY {
+Status TableBase::Reserve(int64_t keys) try {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
   const uint64_t each = KeysPerShard(static_cast<uint64_t>(keys));
   for (uint32_t s = 0; s < kShards; ++s) {
@@ -143,7 +143,7 @@ Status TableBase::Reserve(int64_t keys) TFRA_TRY {
 }
 TFRA_CATCH_BAD_ALLOC
 
-Status TableBase::Shrink() TFRA_TRY {
+Status TableBase::Shrink() try {
   const ShardLocks locks(shards_.get(), kAllShards);
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];

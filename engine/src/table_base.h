@@ -16,7 +16,6 @@
 namespace tfra {
 
 // Around the body of every call of the contract: running out of memory is a Status.
-#define TFRA_TRY try
 #define TFRA_CATCH_BAD_ALLOC                                               \
   catch (const std::bad_alloc&) {                                          \
     return Status::OutOfMemory("out of memory for the needs of one call"); \

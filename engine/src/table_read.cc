@@ -11,7 +11,7 @@ template <typename Keys>
 }
 
 template <typename Keys>
-Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) TFRA_TRY {
+Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
@@ -34,7 +34,7 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
-                             bool* exists) TFRA_TRY {
+                             bool* exists) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   ForEachPart(keys.size, [&](size_t begin, size_t end) {

@@ -21,7 +21,7 @@ void Append(std::vector<T>* to, const std::vector<T>& from) {
 }  // namespace
 
 template <typename Keys>
-Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) TFRA_TRY {
+Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) try {
   if (max_rows == 0)
     return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
   *batch = ExportBatch();
@@ -145,7 +145,7 @@ void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
 }
 
 template <typename Keys>
-Status TableOf<Keys>::ExportAll(ExportBatch* batch) TFRA_TRY {
+Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
   ExportCursor cursor;
   return Export(SIZE_MAX, &cursor, batch);
 }
@@ -178,7 +178,7 @@ Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
 }
 
 template <typename Keys>
-Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) TFRA_TRY {
+Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) try {
   std::vector<uint64_t> counts(kShards);
   TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
     counts[s] += predicate(metadata);
@@ -190,7 +190,7 @@ Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* coun
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) TFRA_TRY {
+Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) try {
   std::vector<Tally> tallies(kShards);
   TFRA_RETURN_IF_ERROR(
       VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
@@ -207,7 +207,7 @@ Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* rem
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) TFRA_TRY {
+Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) try {
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
   TFRA_RETURN_IF_ERROR(

@@ -171,7 +171,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* 
 
 template <typename Keys>
 Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata) TFRA_TRY {
+                             const RowMetadata* metadata) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
@@ -195,8 +195,7 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas,
-                                 const bool* exists) TFRA_TRY {
+Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
@@ -212,7 +211,7 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                     ValueType gradient_type, const UpdateParams& params) TFRA_TRY {
+                                     ValueType gradient_type, const UpdateParams& params) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (options_.rule.kind == RuleKind::kNone) {
     return Status::InvalidArgument(
@@ -241,7 +240,7 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) TFRA_TRY {
+Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const KeyParts parts = KeyParts::Split<Keys>(words);
