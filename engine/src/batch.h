@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <type_traits>
 
 #include "tfra/thread_pool.h"
 
@@ -22,6 +22,24 @@ template <bool kForWrite>
   }
 }
 
+// Calls body(std::integral_constant) with the number of bytes of a row, if it is one of the common
+// ones, and with 0 for all others: loops for a size known to the compiler are shorter.
+template <typename Body>
+decltype(auto) WithRowBytes(size_t bytes, Body&& body) {
+  switch (bytes) {
+    case 32:
+      return body(std::integral_constant<size_t, 32>());
+    case 64:
+      return body(std::integral_constant<size_t, 64>());
+    case 128:
+      return body(std::integral_constant<size_t, 128>());
+    case 256:
+      return body(std::integral_constant<size_t, 256>());
+    default:
+      return body(std::integral_constant<size_t, 0>());
+  }
+}
+
 // Fewer keys than this per thread are not worth waking one.
 inline constexpr size_t kMinKeysPerThread = 4096;
 
@@ -32,27 +50,28 @@ inline size_t ThreadsFor(size_t n) {
 // Calls body(begin, end) for consecutive parts of [0, n), on several threads.
 template <typename Body>
 void ForEachPart(size_t n, Body&& body) {
-  const size_t parts = ThreadsFor(n);
-  ParallelFor(parts, parts, [&](size_t part) { body(n * part / parts, n * (part + 1) / parts); });
+  const size_t threads = ThreadsFor(n);
+  // Several per thread, so that one whose CPU is busy elsewhere does less.
+  const size_t parts = threads == 1 ? 1 : std::min(4 * threads, n / kMinKeysPerThread);
+  ParallelFor(parts, threads, [&](size_t part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
-// Runs four stages over [0, n), each some keys ahead of the next: locate(i), find(i), settle(i) and
-// use(i). Each stage prefetches what the next one reads, so that many cache misses are under way at
-// any time. A steady stream of them is faster than groups of keys taken through one stage after the
-// other (docs/engine-experiments.md).
-inline constexpr size_t kFar = 16;  // Powers of two: stages keep what they found in rings.
-inline constexpr size_t kNear = 8;  // From find to use; settle is half-way.
+// Runs three stages over [0, n), each some keys ahead of the next: locate(i), find(i) and use(i).
+// Each prefetches what the next one reads, so that many cache misses are under way at any time. A
+// steady stream of them is faster than groups of keys taken through one stage after the other. What
+// the stages know is kept in rings of kRing. The fewer instructions a key takes, the more keys the
+// CPU has under way (docs/engine-experiments.md).
+inline constexpr size_t kToFind = 16;
+inline constexpr size_t kToUse = 24;
+inline constexpr size_t kRing = 32;
 
-template <typename Locate, typename Find, typename Settle, typename Use>
-[[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Settle&& settle,
-                                            Use&& use) {
-  constexpr size_t kToSettle = kFar + kNear / 2, kToUse = kFar + kNear;
+template <typename Locate, typename Find, typename Use>
+[[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Use&& use) {
   // One loop with checks that are easily predicted, so that each stage stands here once and is
   // inlined.
   for (size_t i = 0; i < n + kToUse; ++i) {
     if (i >= kToUse) use(i - kToUse);
-    if (i >= kToSettle && i - kToSettle < n) settle(i - kToSettle);
-    if (i >= kFar && i - kFar < n) find(i - kFar);
+    if (i >= kToFind && i - kToFind < n) find(i - kToFind);
     if (i < n) locate(i);
   }
 }

@@ -3,6 +3,7 @@
 // rows a call brings are read nearly in sequence.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,16 +14,25 @@
 
 namespace tfra {
 
+// Shards by bit.
+using ShardSet = uint64_t;
+static_assert(kShards <= 64);
+inline constexpr ShardSet kAllShards = ~ShardSet{0} >> (64 - kShards);
+
 class KeyParts {
  public:
   template <typename Keys>
   static KeyParts Split(const Words& words);
 
-  size_t parts() const { return counts_.size(); }
-  // The numbers of a part's keys, ascending.
-  const uint32_t* keys(size_t part) const { return order_.get() + begin_[part]; }
-  size_t count(size_t part) const { return counts_[part]; }
-  size_t total() const;
+  size_t parts() const { return shards_.size(); }
+  // The shards that a part has keys of.
+  ShardSet shards(size_t part) const { return shards_[part]; }
+  // How many keys each shard has, repeated ones included.
+  const std::array<uint64_t, kShards>& shard_keys() const { return shard_keys_; }
+
+  // Calls body(keys, count) for the numbers of a part's keys, ascending, at most `most` at a time.
+  template <typename Body>
+  void ForEachRun(size_t part, size_t most, Body&& body) const;
 
   // Keeps of equal keys the first, and chains the others to it. Returns the chains: for each key
   // number the next equal one, or kEnd.
@@ -30,27 +40,21 @@ class KeyParts {
   std::unique_ptr<uint32_t[]> ExtractDuplicates(const Words& words);
 
  private:
+  // The keys of one part in one chunk of the batch.
+  struct Segment {
+    uint32_t* keys;
+    size_t count;
+  };
+  Segment* segments(size_t part) { return segments_.data() + part * parts(); }
+  const Segment* segments(size_t part) const { return segments_.data() + part * parts(); }
+  static size_t PartOf(uint32_t shard, size_t parts) { return shard * parts / kShards; }
   void ExtractDuplicates(const Words& words, size_t part, uint32_t* next);
 
-  std::unique_ptr<uint32_t[]> order_;
-  std::vector<size_t> begin_;
-  std::vector<size_t> counts_;
+  std::unique_ptr<uint32_t[]> order_;  // Key numbers, by chunk and within a chunk by part.
+  std::vector<Segment> segments_;      // By part and within a part by chunk.
+  std::vector<ShardSet> shards_;
+  std::array<uint64_t, kShards> shard_keys_{};
 };
-
-// Shards by bit.
-using ShardSet = uint64_t;
-static_assert(kShards <= 64);
-inline constexpr ShardSet kAllShards = ~ShardSet{0} >> (64 - kShards);
-
-// The shards that some keys are in. `order` has `count` key numbers.
-template <typename Keys>
-ShardSet ShardsOf(const Words& words, const uint32_t* order, size_t count) {
-  ShardSet shards = 0;
-  for (size_t k = 0; k < count; ++k) {
-    shards |= ShardSet{1} << ShardOf(Keys::Hash(words[order[k]]));
-  }
-  return shards;
-}
 
 // Holds the mutexes of some shards. Always taken in ascending order, so that threads do not wait
 // for one another in a circle.
@@ -77,36 +81,55 @@ class ShardLocks {
 template <typename Keys>
 KeyParts KeyParts::Split(const Words& words) {
   const size_t n = words.size();
-  const size_t parts = std::min<size_t>(ThreadsFor(n), kShards);
+  // Two per thread, so that one whose CPU is busy elsewhere does less.
+  const size_t threads = ThreadsFor(n);
+  const size_t parts = threads == 1 ? 1 : std::min<size_t>(2 * threads, kShards);
   KeyParts result;
   result.order_.reset(new uint32_t[n]);
-  result.begin_.assign(parts, 0);
-  result.counts_.assign(parts, n);
-  uint32_t* order = result.order_.get();
-  if (parts == 1) {
-    for (size_t i = 0; i < n; ++i) order[i] = static_cast<uint32_t>(i);
-    return result;
-  }
-  // A counting sort: each chunk counts, learns where its keys of each part go, and puts them there.
-  std::vector<std::vector<size_t>> places(parts, std::vector<size_t>(parts));
-  const auto for_each_key = [&](auto&& body) {
-    ParallelFor(parts, parts, [&](size_t chunk) {
-      std::vector<size_t> mine = places[chunk];
-      for (size_t i = n * chunk / parts; i < n * (chunk + 1) / parts; ++i) {
-        body(i, mine[ShardOf(Keys::Hash(words[i])) * parts / kShards]);
+  result.segments_.resize(parts * parts);
+  result.shards_.assign(parts, 0);
+  std::vector<std::array<uint64_t, kShards>> counts(parts);
+  // As many chunks of the batch as parts; each is sorted by part on its own.
+  ParallelFor(parts, parts, [&](size_t chunk) {
+    const size_t begin = n * chunk / parts, end = n * (chunk + 1) / parts;
+    std::array<uint64_t, kShards> count{};
+    const std::unique_ptr<uint8_t[]> shard_of(new uint8_t[end - begin]);
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t shard = ShardOf(Keys::Hash(words[i]));
+      shard_of[i - begin] = static_cast<uint8_t>(shard);
+      ++count[shard];
+    }
+    std::array<uint32_t*, kShards> next;      // Where the next key of a part goes.
+    std::array<uint32_t**, kShards> next_of;  // And of a shard.
+    uint32_t* place = result.order_.get() + begin;
+    for (uint32_t s = 0, part = 0; part < parts; ++part) {
+      next[part] = place;
+      for (; s < kShards && PartOf(s, parts) == part; ++s) {
+        next_of[s] = &next[part];
+        place += count[s];
       }
-      places[chunk] = std::move(mine);
-    });
-  };
-  for_each_key([](size_t, size_t& count) { ++count; });
-  size_t place = 0;
-  for (size_t part = 0; part < parts; ++part) {
-    result.begin_[part] = place;
-    for (auto& chunk : places) place += std::exchange(chunk[part], place);
-    result.counts_[part] = place - result.begin_[part];
+      result.segments(part)[chunk] = {next[part], static_cast<size_t>(place - next[part])};
+    }
+    for (size_t i = begin; i < end; ++i) {
+      *(*next_of[shard_of[i - begin]])++ = static_cast<uint32_t>(i);
+    }
+    counts[chunk] = count;
+  });
+  for (uint32_t s = 0; s < kShards; ++s) {
+    for (const auto& count : counts) result.shard_keys_[s] += count[s];
+    if (result.shard_keys_[s] > 0) result.shards_[PartOf(s, parts)] |= ShardSet{1} << s;
   }
-  for_each_key([=](size_t i, size_t& next) { order[next++] = static_cast<uint32_t>(i); });
   return result;
+}
+
+template <typename Body>
+void KeyParts::ForEachRun(size_t part, size_t most, Body&& body) const {
+  for (size_t chunk = 0; chunk < parts(); ++chunk) {
+    const Segment& segment = segments(part)[chunk];
+    for (size_t k = 0; k < segment.count; k += most) {
+      body(segment.keys + k, std::min(most, segment.count - k));
+    }
+  }
 }
 
 }  // namespace tfra

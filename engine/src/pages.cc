@@ -69,6 +69,12 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
   return pages;
 }
 
+void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (bytes >= kSmallBlock) (void)madvise(pages, RoundUp(bytes, kPage), MADV_POPULATE_WRITE);
+#endif
+}
+
 void FreePages(std::byte* pages, size_t bytes) {
   if (bytes < kSmallBlock) {
     std::free(pages);

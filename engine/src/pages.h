@@ -13,6 +13,10 @@ inline constexpr size_t kHugePage = size_t{2} << 20;
 // of a random access to a large table. Untouched pages take no memory.
 std::byte* AllocatePages(size_t bytes, size_t huge_from = 0);
 
+// Gives a block its memory at once. A page that is first read and then written costs two faults,
+// the second of which interrupts all CPUs. Only a matter of speed: reports no errors.
+void PopulatePages(std::byte* pages, size_t bytes);
+
 // `bytes` is the size that was asked for.
 void FreePages(std::byte* pages, size_t bytes);
 

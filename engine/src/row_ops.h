@@ -1,6 +1,6 @@
 // What the writing calls do to one row. An Op has
 //
-//   row_bytes            the part of a row that an update touches, from its start
+//   row_bytes()          the part of a row that an update touches, from its start
 //   Fetch(i)             prefetches what the call brings for key i
 //   Updates(i)           whether key i, found, is to be changed
 //   Inserts(i)           whether key i, missing, is to be inserted
@@ -52,23 +52,26 @@ struct RowContext {
   }
 };
 
+template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
 struct AssignOp {
   RowContext context;
   const std::byte* values;
-  const std::byte* slots;       // Or null.
+  const std::byte* slots;       // Or null. REQUIRES, if not: kBytes is 0.
   const RowMetadata* metadata;  // Or null.
-  size_t row_bytes;
+
+  size_t value_bytes() const { return kBytes > 0 ? kBytes : context.layout.value_bytes; }
+  size_t row_bytes() const { return kBytes > 0 ? kBytes : context.layout.stride; }
 
   TFRA_INLINE void Fetch(size_t i) const {
-    Prefetch<false>(values + i * context.layout.value_bytes, context.layout.value_bytes);
+    Prefetch<false>(values + i * value_bytes(), value_bytes());
   }
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
-  void Update(size_t i, std::byte* row) const {
+  TFRA_INLINE void Update(size_t i, std::byte* row) const {
     const RowLayout& layout = context.layout;
-    std::memcpy(row, values + i * layout.value_bytes, layout.value_bytes);
-    if (slots != nullptr) {
+    CopyBytes(row, values + i * value_bytes(), value_bytes());
+    if (kBytes == 0 && slots != nullptr) {
       std::memcpy(row + layout.slots_offset, slots + i * layout.slots_bytes, layout.slots_bytes);
     }
     if (metadata != nullptr && context.metadata) {
@@ -78,7 +81,7 @@ struct AssignOp {
     }
   }
 
-  void Fill(size_t i, uint64_t, std::byte* row) const {
+  TFRA_INLINE void Fill(size_t i, uint64_t, std::byte* row) const {
     context.InitSlots(row);
     context.InitMetadata(row, 0);
     Update(i, row);
@@ -91,10 +94,10 @@ struct AssignStringsOp {
   PendingBlobs* values;         // (n, dim); empty strings are not made.
   const RowMetadata* metadata;  // Or null.
   size_t dim;
-  size_t row_bytes;
   std::vector<Blob*> replaced;  // With room for all rows of a part, so that Update cannot fail.
   int64_t stored_bytes = 0;
 
+  size_t row_bytes() const { return context.layout.value_bytes; }
   void Fetch(size_t) const {}
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
@@ -133,8 +136,8 @@ struct AccumulateOp {
   const bool* exists;
   Add add;
   size_t dim;
-  size_t row_bytes;
 
+  size_t row_bytes() const { return context.layout.value_bytes; }
   TFRA_INLINE void Fetch(size_t i) const {
     Prefetch<false>(deltas + i * context.layout.value_bytes, context.layout.value_bytes);
   }
@@ -168,10 +171,10 @@ struct GradientOp {
   bool in_place;          // Gradients are of the compute type: no need to widen a single one.
   Sum sum;
   size_t dim;
-  size_t row_bytes;
   std::vector<double> sum_buffer;  // Room for dim compute elements.
   std::vector<double> scratch;
 
+  size_t row_bytes() const { return context.layout.stride; }
   TFRA_INLINE void Fetch(size_t i) const {
     Prefetch<false>(gradients + i * gradient_bytes, gradient_bytes);
   }

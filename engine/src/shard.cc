@@ -11,9 +11,6 @@
 namespace tfra {
 namespace {
 
-// Fuller than this, too many keys would have to go on to a second bucket.
-uint64_t LimitOf(uint64_t buckets) { return buckets * kBucketEntries * 4 / 5; }
-
 size_t BytesOf(uint64_t buckets) { return (buckets + 1) * sizeof(Bucket); }
 
 void FreeArray(void* pointer, size_t) {
@@ -29,9 +26,36 @@ uint32_t ReverseBits(uint32_t number) {
   return reversed;
 }
 
-// Enters a key into the first bucket of its path that is not full. Returns whether that is its
-// home.
-bool Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row) {
+}  // namespace
+
+uint64_t BucketArray::FirstHash(uint64_t bucket) const {
+  const unsigned __int128 scaled = static_cast<unsigned __int128>(bucket) << 64;
+  const uint64_t shifted = static_cast<uint64_t>((scaled + count - 1) / count);
+  const uint64_t unit = uint64_t{1} << kShardBits;
+  return shifted / unit + (shifted % unit != 0);
+}
+
+IndexShape IndexShape::For(size_t row_bytes) {
+  if (row_bytes >= 128) return {65, 2.0};
+  if (row_bytes >= 64) return {80, 1.5};
+  return {88, 1.25};
+}
+
+uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys) const {
+  constexpr uint64_t kPerHugePage = kHugePage / sizeof(Bucket);
+  const double offset = static_cast<double>(ReverseBits(number)) / kShards;
+  for (double exact = std::pow(growth, offset);; exact = std::max(exact * growth, exact + 1)) {
+    uint64_t count = static_cast<uint64_t>(exact);
+    // Once there are many, whole huge pages: the rest of one would be small pages, which cost more
+    // to look up. One bucket is the array's end.
+    if (count >= 16 * kPerHugePage) {
+      count = (count + kPerHugePage / 2) / kPerHugePage * kPerHugePage - 1;
+    }
+    if (KeysIn(count) >= keys) return count;
+  }
+}
+
+bool Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row) {
   SearchPath path(array, array.HomeOf(hash));
   do {
     Bucket* bucket = path.bucket();
@@ -49,43 +73,19 @@ bool Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row)
   return false;
 }
 
-}  // namespace
-
-uint64_t BucketArray::FirstHash(uint64_t bucket) const {
-  const unsigned __int128 scaled = static_cast<unsigned __int128>(bucket) << 64;
-  const uint64_t shifted = static_cast<uint64_t>((scaled + count - 1) / count);
-  const uint64_t unit = uint64_t{1} << kShardBits;
-  return shifted / unit + (shifted % unit != 0);
-}
-
-uint64_t BucketsFor(uint32_t number, uint64_t keys) {
-  const double offset = static_cast<double>(ReverseBits(number)) / kShards;
-  double buckets = std::pow(1.5, offset);
-  while (LimitOf(static_cast<uint64_t>(buckets)) < keys) buckets *= 1.5;
-  // Whole huge pages, once there is one to fill: the rest of it would be small pages, which cost
-  // more to look up.
-  constexpr uint64_t kUnit = kHugePage / sizeof(Bucket);
-  const uint64_t count = static_cast<uint64_t>(buckets);
-  return count < kUnit ? count : (count + kUnit) / kUnit * kUnit - 1;
-}
-
 Shard::~Shard() {
   if (BucketArray* array = array_.load()) FreeArray(array, 0);
 }
 
-Status Shard::Create(uint32_t number, uint64_t (*hash_of)(uint64_t), RowArena* arena,
-                     uint64_t keys) {
+Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys) {
   number_ = number;
-  hash_of_ = hash_of;
+  words_are_hashes_ = words_are_hashes;
   arena_ = arena;
-  return Replace(BucketsFor(number, keys));
+  shape_ = IndexShape::For(arena->map().stride);
+  return Replace(BucketsFor(keys));
 }
 
-Status Shard::Grow(uint64_t keys) {
-  return keys <= limit() ? Status::Ok() : Replace(BucketsFor(number_, keys));
-}
-
-Status Shard::Rebuild(uint64_t keys) { return Replace(BucketsFor(number_, keys)); }
+Status Shard::Rebuild(uint64_t keys) { return Replace(BucketsFor(keys)); }
 
 void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
   const BucketArray* array = array_.load(std::memory_order_relaxed);
@@ -114,9 +114,10 @@ Status Shard::Replace(uint64_t count) {
   std::byte* pages = AllocatePages(bytes);
   if (pages == nullptr) {
     return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
-                               " bytes for the index of " + std::to_string(LimitOf(count)) +
+                               " bytes for the index of " + std::to_string(shape_.KeysIn(count)) +
                                " keys");
   }
+  PopulatePages(pages, bytes);
   auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages)};
   fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
   BucketArray* old = array_.load(std::memory_order_relaxed);
@@ -125,41 +126,27 @@ Status Shard::Replace(uint64_t count) {
     Bucket& bucket = old->buckets[b];
     const uint32_t state = bucket.BeginWrite();
     bucket.state.store(state | Bucket::kLocked | Bucket::kMoved, std::memory_order_release);
-    for (uint32_t i = 0; i < kBucketEntries; ++i) {
-      if (!(state >> i & 1)) continue;
+    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
+      const int i = __builtin_ctz(used);
       const uint64_t word = bucket.words[i].load(std::memory_order_relaxed);
       const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
-      strays_ += !Place(*fresh, word, hash_of_(word), row);
+      strays_ += !Place(*fresh, word, HashOf(word), row);
     }
   }
   tidy_strays_ = strays_;
   array_.store(fresh);
-  limit_.store(LimitOf(count), std::memory_order_relaxed);
+  limit_.store(shape_.KeysIn(count), std::memory_order_relaxed);
   bucket_count_.store(count, std::memory_order_relaxed);
   if (old != nullptr) Retire({{old, 0, FreeArray}});
   return Status::Ok();
 }
 
-Status Shard::TakeRow(uint32_t* row) {
-  if (free_rows_.empty()) {
-    free_rows_.reserve(kRowBlock);
-    uint32_t first;
-    TFRA_RETURN_IF_ERROR(arena_->Allocate(kRowBlock, &first));
-    for (uint32_t i = kRowBlock; i-- > 0;) free_rows_.push_back(first + i);
-  }
-  *row = free_rows_.back();
-  free_rows_.pop_back();
-  // Rows are written as soon as they are taken: have the next but three ready.
-  constexpr size_t kAhead = 4;
-  if (free_rows_.size() >= kAhead) {
-    Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
-  }
+Status Shard::TakeBlock() {
+  free_rows_.reserve(kRowBlock);
+  uint32_t first;
+  TFRA_RETURN_IF_ERROR(arena_->Allocate(kRowBlock, &first));
+  for (uint32_t i = kRowBlock; i-- > 0;) free_rows_.push_back(first + i);
   return Status::Ok();
-}
-
-void Shard::Insert(uint64_t word, uint32_t row) {
-  strays_ += !Place(*array_.load(std::memory_order_relaxed), word, hash_of_(word), row);
-  size_.store(size() + 1, std::memory_order_relaxed);
 }
 
 void Shard::Erase(Entry entry) {
@@ -167,8 +154,8 @@ void Shard::Erase(Entry entry) {
   const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
   const uint32_t state = entry.bucket->BeginWrite();
   entry.bucket->EndWrite(state & ~(1u << entry.index));
-  strays_ -= entry.bucket != array->Home(hash_of_(word));
-  for (SearchPath path(*array, array->HomeOf(hash_of_(word))); path.bucket() != entry.bucket;
+  strays_ -= entry.bucket != array->Home(HashOf(word));
+  for (SearchPath path(*array, array->HomeOf(HashOf(word))); path.bucket() != entry.bucket;
        path.Advance()) {
     const uint32_t passed = path.bucket()->BeginWrite();
     const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;

@@ -10,7 +10,9 @@
 #include <mutex>
 #include <vector>
 
+#include "batch.h"
 #include "bucket.h"
+#include "hash.h"
 #include "row_arena.h"
 #include "tfra/status.h"
 
@@ -47,6 +49,21 @@ struct BucketArray {
   uint64_t FirstHash(uint64_t bucket) const;
 };
 
+// How full an index gets before it grows, and by which factor it then does. An emptier index is
+// faster, because more keys are in their home; how much memory that is worth depends on the rows.
+struct IndexShape {
+  uint32_t percent_full;
+  double growth;
+
+  static IndexShape For(size_t row_bytes);
+
+  uint64_t KeysIn(uint64_t buckets) const { return buckets * kBucketEntries * percent_full / 100; }
+  // The number of buckets that shard `number` has for `keys` keys. Each shard takes its steps at
+  // sizes of its own, so that at any time some shards are just before growing and some just after:
+  // no call meets the growth of all, and memory rises evenly.
+  uint64_t BucketsFor(uint32_t number, uint64_t keys) const;
+};
+
 // The buckets that a key may be in, in the order of the search: its home, the next one, then by
 // longer and longer steps, so that full neighbourhoods do not fill each other up; at last one by
 // one, so that every bucket is reached.
@@ -56,9 +73,11 @@ class SearchPath {
 
   Bucket* bucket() const { return array_.buckets + place_; }
 
+  // How far the n-th bucket is from the first, where that does not leave the array.
+  static constexpr uint64_t Offset(uint64_t n) { return n * (n + 1) / 2; }
+
   // Returns false at the end.
   bool Advance() {
-    constexpr uint64_t kLongerSteps = 16;
     ++steps_;
     place_ += steps_ <= kLongerSteps ? steps_ : 1;
     if (place_ >= array_.count) place_ %= array_.count;
@@ -68,13 +87,9 @@ class SearchPath {
  private:
   const BucketArray& array_;
   uint64_t place_;
+  static constexpr uint64_t kLongerSteps = 16;
   uint64_t steps_ = 0;
 };
-
-// The number of buckets that shard `number` has for `keys` keys. Sizes grow by half, and each shard
-// takes its steps at sizes of its own, so that at any time some shards are just before growing and
-// some just after: no call meets the growth of all, and memory rises evenly.
-uint64_t BucketsFor(uint32_t number, uint64_t keys);
 
 class Shard {
  public:
@@ -89,15 +104,15 @@ class Shard {
 
   ~Shard();
 
-  // Once, before anything else. `number` is this shard's place in the table; `hash_of` gives the
-  // hash of an entry's word.
-  Status Create(uint32_t number, uint64_t (*hash_of)(uint64_t word), RowArena* arena,
-                uint64_t keys);
+  // Once, before anything else. `number` is this shard's place in the table.
+  Status Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys);
 
   const BucketArray* array() const { return array_.load(); }
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   // Keys it can hold before it grows.
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  // The number of buckets it would have for `keys` keys.
+  uint64_t BucketsFor(uint64_t keys) const { return shape_.BucketsFor(number_, keys); }
   uint64_t bucket_count() const { return bucket_count_.load(std::memory_order_relaxed); }
   std::mutex& mutex() { return mutex_; }
 
@@ -121,19 +136,32 @@ class Shard {
   }
 
   // Makes room for `keys` keys in all. May be called at any size; never shrinks.
-  Status Grow(uint64_t keys);
+  Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Replace(BucketsFor(keys)); }
 
   // Rows are taken from the arena so many at a time.
   static constexpr uint32_t kRowBlock = 64;
 
   // Takes a row that nobody uses.
-  Status TakeRow(uint32_t* row);
+  Status TakeRow(uint32_t* row) {
+    if (free_rows_.empty()) TFRA_RETURN_IF_ERROR(TakeBlock());
+    *row = free_rows_.back();
+    free_rows_.pop_back();
+    // Rows are written as soon as they are taken: have the next but some ready.
+    constexpr size_t kAhead = 4;
+    if (free_rows_.size() >= kAhead) {
+      Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
+    }
+    return Status::Ok();
+  }
   void GiveRow(uint32_t row) { free_rows_.push_back(row); }
   std::vector<uint32_t>& free_rows() { return free_rows_; }
 
   // Enters a key that is not there; the row must be complete. REQUIRES: room for it; that is a
   // little more than limit() says.
-  void Insert(uint64_t word, uint32_t row);
+  void Insert(uint64_t word, uint64_t hash, uint32_t row) {
+    strays_ += !Place(*array_.load(std::memory_order_relaxed), word, hash, row);
+    size_.store(size() + 1, std::memory_order_relaxed);
+  }
 
   // Takes an entry out. Its row is the caller's to give back.
   void Erase(Entry entry);
@@ -151,13 +179,20 @@ class Shard {
   void Clear(const std::function<void(uint32_t row)>& drop);
 
  private:
+  // Gets a block of rows from the arena.
+  Status TakeBlock();
+  // Enters a key into the first bucket of its path that is not full. Returns whether that is its
+  // home.
+  static bool Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row);
+  uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
   // Moves the entries to an array of `count` buckets.
   Status Replace(uint64_t count);
 
   // Constant after Create.
   uint32_t number_ = 0;
-  uint64_t (*hash_of_)(uint64_t word) = nullptr;
+  bool words_are_hashes_ = false;
   RowArena* arena_ = nullptr;
+  IndexShape shape_{};
 
   std::atomic<BucketArray*> array_{nullptr};
   std::atomic<uint64_t> size_{0};

@@ -46,6 +46,18 @@ class Backoff {
   int rounds_ = 0;
 };
 
+// Copies without a call where it can: most rows are one to eight cache lines.
+[[gnu::always_inline]] inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes % 64 != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (size_t i = 0; i < bytes; i += 64) {
+    std::memcpy(to + i, from + i, 64);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // Keeps it from becoming a call again.
+  }
+}
+
 #ifdef TFRA_TSAN
 
 inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
@@ -78,22 +90,14 @@ void EditRow(std::byte* row, size_t stride, Edit&& edit) {
 #else
 
 inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes % 64 != 0) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  // In place of a call: most rows are one to eight lines.
-  for (size_t i = 0; i < bytes; i += 64) {
-    std::memcpy(to + i, from + i, 64);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // Keeps it from becoming a call again.
-  }
+  CopyBytes(to, from, bytes);
 }
 
 inline void AcquireFence() { std::atomic_thread_fence(std::memory_order_acquire); }
 inline void ReleaseFence() { std::atomic_thread_fence(std::memory_order_release); }
 
 template <typename Edit>
-void EditRow(std::byte* row, size_t, Edit&& edit) {
+[[gnu::always_inline]] inline void EditRow(std::byte* row, size_t, Edit&& edit) {
   edit(row);
 }
 

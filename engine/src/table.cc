@@ -58,10 +58,12 @@ Status EstimateMemory(const TableOptions& options, int64_t keys, double string_k
   const uint64_t n = static_cast<uint64_t>(keys);
   *estimate = TableStats();
   estimate->size = n;
+  const size_t stride = RowLayout(options).stride;
+  const IndexShape shape = IndexShape::For(stride);
   for (uint32_t s = 0; s < kShards; ++s) {
-    estimate->index_bytes += BucketsFor(s, n / kShards) * sizeof(Bucket);
+    estimate->index_bytes += shape.BucketsFor(s, n / kShards) * sizeof(Bucket);
   }
-  estimate->row_bytes = n * RowLayout(options).stride;
+  estimate->row_bytes = n * stride;
   if (options.key_type == KeyType::kString) {
     const size_t length = static_cast<size_t>(string_key_bytes + 0.5);
     estimate->string_bytes = n * Blob::AllocatedBytes(length);

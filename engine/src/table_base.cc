@@ -17,14 +17,12 @@ uint64_t KeysPerShard(uint64_t keys) {
   return static_cast<uint64_t>(std::ceil(mean + 4 * std::sqrt(mean)));
 }
 
-TableBase::TableBase(const TableOptions& options, Initializer initializer,
-                     uint64_t (*hash_of)(uint64_t word))
+TableBase::TableBase(const TableOptions& options, Initializer initializer)
     : Table(options),
       initializer_(std::move(initializer)),
       layout_(options),
       arena_(layout_.stride),
-      shards_(new Shard[kShards]),
-      hash_of_(hash_of) {}
+      shards_(new Shard[kShards]) {}
 
 TableBase::~TableBase() {
   if (!has_string_keys() && !has_string_values()) return;
@@ -44,7 +42,7 @@ TableBase::~TableBase() {
 Status TableBase::Initialize() {
   const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
   for (uint32_t s = 0; s < kShards; ++s) {
-    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, hash_of_, &arena_, KeysPerShard(keys)));
+    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys)));
   }
   return Status::Ok();
 }
@@ -147,7 +145,7 @@ Status TableBase::Shrink() try {
   const ShardLocks locks(shards_.get(), kAllShards);
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
-    if (BucketsFor(s, shard.size()) < shard.bucket_count()) {
+    if (shard.BucketsFor(shard.size()) < shard.bucket_count()) {
       TFRA_RETURN_IF_ERROR(shard.Rebuild(shard.size()));
     }
   }

@@ -31,8 +31,7 @@ uint64_t KeysPerShard(uint64_t keys);
 
 class TableBase : public Table {
  public:
-  TableBase(const TableOptions& options, Initializer initializer,
-            uint64_t (*hash_of)(uint64_t word));
+  TableBase(const TableOptions& options, Initializer initializer);
   ~TableBase() override;
 
   // Once, before anything else.
@@ -89,7 +88,6 @@ class TableBase : public Table {
   // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes.
   void CompactRows();
 
-  uint64_t (*const hash_of_)(uint64_t word);
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
   std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
   std::atomic<int64_t> string_bytes_{0};

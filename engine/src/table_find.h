@@ -6,29 +6,6 @@
 namespace tfra {
 
 template <typename Keys>
-[[gnu::always_inline]] inline typename TableOf<Keys>::Probe TableOf<Keys>::Search(
-    Bucket* home, uint64_t word, const RowArena::Map& rows) {
-  const uint32_t state = home->state.load(std::memory_order_acquire);
-  const uint32_t mask = state & Bucket::kLocked ? 0 : home->Match(word, state);
-  if (mask != 0) [[likely]] {
-    const uint32_t row = home->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed);
-    return {home, rows.At(row), state};
-  }
-  return {state & (Bucket::kOverflow | Bucket::kLocked) ? home : nullptr, nullptr, state};
-}
-
-template <typename Keys>
-[[gnu::noinline]] typename TableOf<Keys>::Probe TableOf<Keys>::SearchAll(uint64_t word) const {
-  const BucketArray* array = ArrayFor(word);
-  SearchPath path(*array, array->HomeOf(Keys::Hash(word)));
-  do {
-    const Probe probe = Search(path.bucket(), word, arena_.map());
-    if (probe.row != nullptr || probe.missing() || probe.state & Bucket::kLocked) return probe;
-  } while (path.Advance());
-  return {nullptr, nullptr, 0};
-}
-
-template <typename Keys>
 inline bool TableOf<Keys>::IsHit(const Probe& probe, std::string_view bytes) const {
   if (probe.row == nullptr) return false;
   if constexpr (Keys::kStrings) {
@@ -75,63 +52,95 @@ bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) 
 }
 
 template <typename Keys>
-template <bool kForWrite, typename Number, typename Fetch, typename Visit>
-[[gnu::always_inline]] inline void TableOf<Keys>::Probes(const uint64_t* words, size_t n,
+template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename Visit,
+          typename Late>
+[[gnu::always_inline]] inline size_t TableOf<Keys>::Pass(const BucketArray* arrays, uint64_t offset,
+                                                         const uint64_t* words, size_t n,
                                                          size_t row_bytes, Number&& number,
-                                                         Fetch&& fetch, Visit&& visit) const {
+                                                         Fetch&& fetch, Visit&& visit, Late&& late,
+                                                         uint32_t* rest) const {
   // Rings of scalars, not of Probes: a struct stored by the field and loaded whole would wait, in
   // most CPUs, until all earlier stores have left for memory.
-  Bucket* home[kFar];
-  Bucket* bucket[kNear];
-  std::byte* row[kNear];
-  uint32_t state[kNear];
+  Bucket* bucket[kRing];
+  std::byte* row[kRing];
+  uint32_t state[kRing];
 
   const RowArena::Map rows = arena_.map();
-  const Shard* const shards = shards_.get();
   const size_t key_offset = layout_.key_offset;
-  const auto keep = [&](size_t r, const Probe& probe) TFRA_INLINE {
-    bucket[r] = probe.bucket;
-    row[r] = probe.row;
-    state[r] = probe.state;
-    if (probe.row == nullptr) return;
-    Prefetch<kForWrite>(probe.row, row_bytes);
-    if constexpr (Keys::kStrings) __builtin_prefetch(probe.row + key_offset);
-  };
+  size_t left = 0;
   Pipeline(
       n,
       [&](size_t i) TFRA_INLINE {
         const size_t k = number(i);
         fetch(k);
         const uint64_t hash = Keys::Hash(words[k]);
-        Bucket* const start = shards[ShardOf(hash)].array()->Home(hash);
+        const BucketArray& array = arrays[ShardOf(hash)];
+        uint64_t place = array.HomeOf(hash);
+        // Beyond the end the bucket there tells that the search is undecided.
+        if constexpr (kLater) place = std::min(place + offset, array.count);
+        Bucket* const start = array.buckets + place;
         __builtin_prefetch(start, kForWrite);
-        home[i % kFar] = start;
+        bucket[i % kRing] = start;
       },
       [&](size_t i) TFRA_INLINE {
-        const Probe probe = Search(home[i % kFar], words[number(i)], rows);
-        // One key in ten lives further on, mostly in the next bucket, needed when settling.
-        if (probe.row == nullptr && !probe.missing()) __builtin_prefetch(probe.bucket + 1);
-        keep(i % kNear, probe);
+        const size_t r = i % kRing;
+        const uint32_t seen = bucket[r]->state.load(std::memory_order_acquire);
+        const uint32_t mask = bucket[r]->Match(words[number(i)], seen);
+        state[r] = seen;
+        row[r] = nullptr;
+        if (mask == 0 || seen & Bucket::kLocked) [[unlikely]]
+          return;
+        row[r] = rows.At(bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
+        Prefetch<kForWrite>(row[r], row_bytes);
+        if constexpr (Keys::kStrings) __builtin_prefetch(row[r] + key_offset);
       },
       [&](size_t i) TFRA_INLINE {
-        const size_t r = i % kNear;
-        if (row[r] == nullptr && bucket[r] != nullptr) {
-          const uint64_t word = words[number(i)];
-          Probe probe = Search(bucket[r] + 1, word, rows);
-          const bool undecided = probe.row == nullptr && !probe.missing();
-          if (undecided || state[r] & Bucket::kLocked) [[unlikely]]
-            probe = SearchAll(word);
-          keep(r, probe);
+        const size_t r = i % kRing, k = number(i);
+        constexpr uint32_t kUndecided = Bucket::kOverflow | Bucket::kLocked;
+        bool done = false;
+        if (row[r] != nullptr || !(state[r] & kUndecided || (Keys::kStrings && kLater))) {
+          done = visit(k, Probe{bucket[r], row[r], state[r]});
+        } else if (!kLater && state[r] & Bucket::kLocked) {
+          late(k);
+          done = true;
         }
         if constexpr (Keys::kStrings) {
-          // The row has arrived: fetch the bytes of its key, to be compared.
-          if (row[r] != nullptr) __builtin_prefetch(LoadBlob(row[r] + key_offset));
+          // The row of a later key has arrived: fetch the bytes of its key, to be compared.
+          const size_t later = (i + (kToUse - kToFind) / 2) % kRing;
+          if (i + (kToUse - kToFind) / 2 < n && row[later] != nullptr) {
+            __builtin_prefetch(LoadBlob(row[later] + key_offset));
+          }
         }
-      },
-      [&](size_t i) TFRA_INLINE {
-        const size_t r = i % kNear;
-        visit(number(i), Probe{bucket[r], row[r], state[r]});
+        if (!done) rest[left++] = static_cast<uint32_t>(k);
       });
+  return left;
+}
+
+template <typename Keys>
+template <bool kForWrite, typename Number, typename Fetch, typename Visit, typename Late>
+[[gnu::always_inline]] inline void TableOf<Keys>::Probes(const uint64_t* words, size_t n,
+                                                         size_t row_bytes, Number&& number,
+                                                         Fetch&& fetch, Visit&& visit,
+                                                         Late&& late) const {
+  constexpr size_t kBlock = 4096;
+  // Keys that are not in their first bucket, one in ten or twenty, are mostly in the next; the
+  // pipeline takes the search so many buckets further, unless few keys are left.
+  constexpr uint64_t kSteps = 4;
+  constexpr size_t kWorthIt = 4;
+  uint32_t rest[kBlock];
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    BucketArray arrays[kShards];
+    for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
+    size_t left = Pass<kForWrite, false>(
+        arrays, 0, words, std::min(kBlock, n - begin), row_bytes,
+        [=](size_t i) TFRA_INLINE { return number(begin + i); }, fetch, visit, late, rest);
+    for (uint64_t step = 1; step <= kSteps && left >= kWorthIt; ++step) {
+      left = Pass<kForWrite, true>(
+          arrays, SearchPath::Offset(step), words, left, row_bytes,
+          [&](size_t i) TFRA_INLINE { return rest[i]; }, fetch, visit, late, rest);
+    }
+    for (size_t i = 0; i < left; ++i) late(rest[i]);
+  }
 }
 
 }  // namespace tfra

@@ -17,7 +17,7 @@ template <typename Keys>
 class TableOf : public TableBase {
  public:
   TableOf(const TableOptions& options, Initializer initializer)
-      : TableBase(options, std::move(initializer), &Keys::Hash) {}
+      : TableBase(options, std::move(initializer)) {}
 
   Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
                 bool* exists) override;
@@ -37,28 +37,18 @@ class TableOf : public TableBase {
   Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) override;
 
  private:
-  // How far a search for a key got.
-  //
-  //   row                 the key's row (a string's: that of a key with its hash), if still valid
-  //   no row, no bucket   the key is not there
-  //   no row, a bucket    undecided: the key may be in a later bucket, or the bucket is being
-  //                       written or was moved
+  // What was found in one bucket: the key's row (a string's: that of a key with its hash), if still
+  // valid; or none, and then the key is not there.
   struct Probe {
     Bucket* bucket;
     std::byte* row;
     uint32_t state;  // Of the bucket, before it was read.
-
-    bool missing() const { return bucket == nullptr; }
   };
 
   // --- table_find.h. REQUIRES, for each: inside an EpochGuard, or with the shard's mutex.
 
   // The array and the bucket where the search for a key starts.
   const BucketArray* ArrayFor(uint64_t word) const { return ShardFor(Keys::Hash(word)).array(); }
-  // Searches the first bucket only.
-  static Probe Search(Bucket* home, uint64_t word, const RowArena::Map& rows);
-  // Searches all buckets.
-  Probe SearchAll(uint64_t word) const;
   // True if nothing that was read from the probe's bucket and row since the search has changed.
   static bool StillValid(const Bucket* bucket, uint32_t state) {
     AcquireFence();
@@ -71,14 +61,26 @@ class TableOf : public TableBase {
   template <typename Read>
   bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const;
   // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
-  // fetch(number) early and visit(number, probe) late. `row_bytes` of each row are prefetched.
-  template <bool kForWrite, typename Number, typename Fetch, typename Visit>
+  // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
+  // `row_bytes` of each row are prefetched. Keys that are neither in their first two buckets nor
+  // known to be missing, and those for which visit returns false, get late(number) instead. Equal
+  // keys are visited in their order, if no other thread writes to their shard and visit moves no
+  // entries.
+  template <bool kForWrite, typename Number, typename Fetch, typename Visit, typename Late>
   void Probes(const uint64_t* words, size_t n, size_t row_bytes, Number&& number, Fetch&& fetch,
-              Visit&& visit) const;
+              Visit&& visit, Late&& late) const;
+  // Does so in the first buckets, or, kLater, in those `offset` after them. Fills `rest` with the
+  // numbers of the keys that are left, and returns how many.
+  template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename Visit,
+            typename Late>
+  size_t Pass(const BucketArray* arrays, uint64_t offset, const uint64_t* words, size_t n,
+              size_t row_bytes, Number&& number, Fetch&& fetch, Visit&& visit, Late&& late,
+              uint32_t* rest) const;
 
   // --- table_read.cc
 
   bool ContainsOne(uint64_t word, std::string_view bytes) const;
+  template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
   void LookupRows(const Words& words, size_t begin, size_t end, const Defaults& defaults,
                   std::byte* values, bool* exists, Tally* tally) const;
   bool CopyValue(uint64_t word, std::string_view bytes, std::byte* out) const;
@@ -88,22 +90,26 @@ class TableOf : public TableBase {
   // --- table_write.cc
 
   // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
-  // not run out of memory half-way. Fills `new_keys`.
+  // not run out of memory half-way. Fills `new_keys`. Other threads may write meanwhile.
   template <typename Op>
   Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                         PendingBlobs* new_keys);
+  // The keys of a part that are in one of `shards` and that the Op would insert.
+  template <typename Op>
+  std::vector<uint32_t> MissingKeys(const Words& words, const KeyParts& parts, size_t part,
+                                    ShardSet shards, const Op& op) const;
+  // Grows those of `shards` that have no room for the `missing` keys.
+  Status MakeRoom(const Words& words, ShardSet shards, const std::vector<uint32_t>& missing);
   // Writes the keys as the Op says.
   template <typename Op>
   Status Write(const Words& words, const KeyParts& parts, const Op& prototype);
-  // REQUIRES, for these three: the mutexes of the keys' shards. `order` has `count` key numbers.
-  template <typename Op>
-  Status MakeRoom(const Words& words, const uint32_t* order, size_t count, const Op& op);
+  // REQUIRES, for these two: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, Tally* tally);
   template <typename Op>
-  Status InsertRow(const Words& words, size_t i, Shard* shard, Op* op, PendingBlobs* new_keys,
-                   Tally* tally);
+  Status InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
+                   PendingBlobs* new_keys, Tally* tally);
 
   // Whether a row belongs to a string key. REQUIRES: the row cannot change owner meanwhile.
   bool HasKey(const std::byte* row, std::string_view bytes) const {

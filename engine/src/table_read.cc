@@ -16,17 +16,20 @@ Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) try {
   const Words words(keys);
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
+    const auto late = [&](size_t i) { exists[i] = ContainsOne(words[i], words.bytes(i)); };
     const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
-      if (probe.missing()) {
+      if (probe.row == nullptr) {
         exists[i] = false;
       } else if (IsHit(probe, words.bytes(i)) && StillValid(probe.bucket, probe.state)) {
         exists[i] = true;
       } else {
-        exists[i] = ContainsOne(words[i], words.bytes(i));
+        late(i);
       }
+      return true;
     };
     Probes<false>(
-        words.data(), end - begin, 0, [=](size_t i) { return begin + i; }, [](size_t) {}, visit);
+        words.data(), end - begin, 0, [=](size_t i) { return begin + i; }, [](size_t) {}, visit,
+        late);
   });
   return Status::Ok();
 }
@@ -43,7 +46,10 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
     if (has_string_values()) {
       LookupStrings(words, begin, end, defaults, static_cast<std::string*>(values), exists, &tally);
     } else {
-      LookupRows(words, begin, end, defaults, static_cast<std::byte*>(values), exists, &tally);
+      WithRowBytes(layout_.value_bytes, [&](auto size) {
+        LookupRows<size>(words, begin, end, defaults, static_cast<std::byte*>(values), exists,
+                         &tally);
+      });
     }
     Count(std::move(tally));
   });
@@ -59,41 +65,55 @@ template <typename Keys>
 }
 
 template <typename Keys>
+template <size_t kBytes>
 void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
                                const Defaults& defaults, std::byte* values, bool* exists,
                                Tally* tally) const {
-  const size_t bytes = layout_.value_bytes;
+  const size_t bytes = kBytes > 0 ? kBytes : layout_.value_bytes;
   const auto* default_rows = static_cast<const std::byte*>(defaults.rows);
   const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
   const std::byte* one_row = defaults.kind == Defaults::kOneRow ? default_rows : nullptr;
   if (defaults.kind == Defaults::kInitial && initializer_.is_constant()) {
     one_row = initializer_.constant_row();
   }
+  // Copies in the closures that are called, not inlined: what they refer to could not be kept in
+  // registers by the loop.
+  const auto fill = [=, this, &words](size_t i) {
+    if (one_row != nullptr) {
+      std::memcpy(values + i * bytes, one_row, bytes);
+    } else if (row_per_key) {
+      std::memcpy(values + i * bytes, default_rows + i * bytes, bytes);
+    } else {
+      initializer_.Fill(words[i], values + i * bytes);
+    }
+  };
+  uint64_t late_hits = 0;
+  const auto late = [=, this, &words, &late_hits](size_t i) __attribute__((noinline)) {
+    const bool found = CopyValue(words[i], words.bytes(i), values + i * bytes);
+    if (!found) fill(i);
+    if (exists != nullptr) exists[i] = found;
+    late_hits += found;
+  };
   uint64_t hits = 0;
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
-    std::byte* out = values + i * bytes;
-    bool found = false;
-    if (IsHit(probe, words.bytes(i))) [[likely]] {
-      LoadRow(out, probe.row, bytes);
-      found = StillValid(probe.bucket, probe.state);
+    const bool found = IsHit(probe, words.bytes(i));
+    if (found) [[likely]] {
+      LoadRow(values + i * bytes, probe.row, bytes);
+    } else if (probe.row == nullptr) {
+      fill(i);
     }
-    if (!found && !probe.missing()) [[unlikely]] {
-      found = CopyValue(words[i], words.bytes(i), out);
+    if (probe.row != nullptr && (!found || !StillValid(probe.bucket, probe.state))) [[unlikely]] {
+      late(i);
+      return true;
     }
     if (exists != nullptr) exists[i] = found;
     hits += found;
-    if (found) [[likely]]
-      return;
-    if (one_row != nullptr) {
-      std::memcpy(out, one_row, bytes);
-    } else if (row_per_key) {
-      std::memcpy(out, default_rows + i * bytes, bytes);
-    } else {
-      initializer_.Fill(words[i], out);
-    }
+    return true;
   };
   Probes<false>(
-      words.data(), end - begin, bytes, [=](size_t i) { return begin + i; }, [](size_t) {}, visit);
+      words.data(), end - begin, bytes, [=](size_t i) TFRA_INLINE { return begin + i; },
+      [](size_t) {}, visit, late);
+  hits += late_hits;
   tally->hits += hits;
   tally->misses += end - begin - hits;
 }

@@ -9,7 +9,7 @@ namespace tfra {
 namespace {
 
 // A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
-constexpr size_t kKeysPerLock = 8192;
+constexpr size_t kKeysPerLock = 4096;
 
 Status FirstError(const std::vector<Status>& statuses) {
   for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
@@ -20,55 +20,92 @@ Status FirstError(const std::vector<Status>& statuses) {
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::MakeRoom(const Words& words, const uint32_t* order, size_t count,
-                               const Op& op) {
-  std::array<uint64_t, kShards> keys{};
-  for (size_t k = 0; k < count; ++k) ++keys[ShardOf(Keys::Hash(words[order[k]]))];
-  std::array<bool, kShards> tight{};
-  size_t tight_keys = 0;
+Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
+                                     PendingBlobs* new_keys) {
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(words.size() + kShards * Shard::kRowBlock));
+  if constexpr (Keys::kStrings) new_keys->Resize(words.size());
+  // Shards that are too small if all their keys are new and different.
+  ShardSet tight = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    if (keys[s] == 0) continue;
-    shards_[s].Tidy();
-    tight[s] = shards_[s].size() + keys[s] > shards_[s].limit();
-    if (tight[s]) tight_keys += keys[s];
+    const bool fits = shards_[s].size() + parts.shard_keys()[s] <= shards_[s].limit();
+    if (!fits) tight |= ShardSet{1} << s;
   }
-  if (tight_keys == 0) return Status::Ok();
-
-  // Some shards are too small if all their keys are new and different. Are they?
-  std::array<uint64_t, kShards> missing{};
-  DistinctKeys distinct(words, tight_keys);
-  for (size_t k = 0; k < count; ++k) {
-    const uint32_t i = order[k], s = ShardOf(Keys::Hash(words[i]));
-    if (!tight[s] || !op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
-    missing[s] += distinct.Add(i);
-  }
-  for (uint32_t s = 0; s < kShards; ++s) {
-    if (missing[s] > 0) TFRA_RETURN_IF_ERROR(shards_[s].Grow(shards_[s].size() + missing[s]));
-  }
-  return Status::Ok();
+  if (tight == 0 && !Keys::kStrings) return Status::Ok();
+  std::vector<Status> statuses(parts.parts());
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    std::vector<uint32_t> missing =
+        MissingKeys(words, parts, part, Keys::kStrings ? kAllShards : tight, op);
+    if constexpr (Keys::kStrings) {
+      for (const uint32_t i : missing) {
+        statuses[part] = new_keys->Make(i, words.bytes(i), "key");
+        if (!statuses[part].ok()) return;
+      }
+    }
+    statuses[part] = MakeRoom(words, parts.shards(part) & tight, missing);
+  });
+  return FirstError(statuses);
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
-                                     PendingBlobs* new_keys) {
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(parts.total() + kShards * Shard::kRowBlock));
-  if constexpr (Keys::kStrings) new_keys->Resize(words.size());
-  std::vector<Status> statuses(parts.parts());
-  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
-    EpochGuard guard;
-    const ShardSet shards = ShardsOf<Keys>(words, parts.keys(part), parts.count(part));
-    ShardLocks locks(shards_.get(), shards);
-    statuses[part] = MakeRoom(words, parts.keys(part), parts.count(part), op);
-    if constexpr (Keys::kStrings) {
-      for (size_t k = 0; k < parts.count(part) && statuses[part].ok(); ++k) {
-        const uint32_t i = parts.keys(part)[k];
-        if (!op.Inserts(i) || ContainsOne(words[i], words.bytes(i))) continue;
-        statuses[part] = new_keys->Make(i, words.bytes(i), "key");
-      }
+std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyParts& parts,
+                                                 size_t part, ShardSet shards, const Op& op) const {
+  std::vector<uint32_t> keys;
+  if ((parts.shards(part) & shards) == 0) return keys;
+  parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
+    for (size_t k = 0; k < count; ++k) {
+      const uint32_t i = order[k];
+      if (shards >> ShardOf(Keys::Hash(words[i])) & 1 && op.Inserts(i)) keys.push_back(i);
     }
   });
-  return FirstError(statuses);
+  size_t missing = 0;
+  const auto late = [&](size_t i) {
+    if (!ContainsOne(words[i], words.bytes(i))) keys[missing++] = static_cast<uint32_t>(i);
+  };
+  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
+    if (probe.row == nullptr) {
+      keys[missing++] = static_cast<uint32_t>(i);
+    } else if (!IsHit(probe, words.bytes(i)) || !StillValid(probe.bucket, probe.state)) {
+      late(i);
+    }
+    return true;
+  };
+  EpochGuard guard;
+  // Those found missing are put where keys have been visited already.
+  Probes<false>(
+      words.data(), keys.size(), 0, [&](size_t k) TFRA_INLINE { return keys[k]; }, [](size_t) {},
+      visit, late);
+  keys.resize(missing);
+  return keys;
+}
+
+template <typename Keys>
+Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
+                               const std::vector<uint32_t>& missing) {
+  std::array<uint64_t, kShards> extra{};
+  for (const uint32_t i : missing) ++extra[ShardOf(Keys::Hash(words[i]))];
+  // Growing by one step is cheap, also if it turns out that many of the keys are the same.
+  ShardSet to_count = 0;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    if (shards_[s].size() + extra[s] > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
+  }
+  if ((to_count & shards) != 0) {
+    for (uint32_t s = 0; s < kShards; ++s) {
+      if (to_count >> s & 1) extra[s] = 0;
+    }
+    DistinctKeys distinct(words, missing.size());
+    for (const uint32_t i : missing) {
+      const uint32_t s = ShardOf(Keys::Hash(words[i]));
+      if (to_count >> s & 1) extra[s] += distinct.Add(i);
+    }
+  }
+  for (; shards != 0; shards &= shards - 1) {
+    const int s = __builtin_ctzll(shards);
+    if (extra[s] == 0) continue;
+    std::lock_guard lock(shards_[s].mutex());
+    TFRA_RETURN_IF_ERROR(shards_[s].Grow(shards_[s].size() + extra[s]));
+  }
+  return Status::Ok();
 }
 
 template <typename Keys>
@@ -82,18 +119,18 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
     Op op = prototype;
     Tally tally;
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
-      op.replaced.reserve(parts.count(part) * op.dim);
-      tally.garbage.reserve(parts.count(part) * op.dim);
+      op.replaced.reserve(words.size() * op.dim);
+      tally.garbage.reserve(words.size() * op.dim);
     }
-    for (size_t k = 0; k < parts.count(part) && status.ok(); k += kKeysPerLock) {
-      const uint32_t* order = parts.keys(part) + k;
-      const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
+    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
+      if (!status.ok()) return;
       EpochGuard guard;
-      ShardLocks locks(shards_.get(), ShardsOf<Keys>(words, order, count));
-      // Other threads may have used up the room meanwhile.
-      status = MakeRoom(words, order, count, op);
-      if (status.ok()) status = WriteKeys(words, order, count, &op, &new_keys, &tally);
-    }
+      ShardLocks locks(shards_.get(), parts.shards(part));
+      for (ShardSet rest = parts.shards(part); rest != 0; rest &= rest - 1) {
+        shards_[__builtin_ctzll(rest)].Tidy();
+      }
+      status = WriteKeys(words, order, count, &op, &new_keys, &tally);
+    });
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
       tally.string_bytes += op.stored_bytes;
       for (Blob* blob : op.replaced) {
@@ -111,7 +148,8 @@ template <typename Op>
 Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                                 PendingBlobs* new_keys, Tally* tally) {
   Status status;
-  const auto update = [&](size_t i, Bucket* bucket, std::byte* row) TFRA_INLINE {
+  const auto update = [this](Op* op, size_t i, Bucket* bucket, std::byte* row,
+                             Tally* tally) TFRA_INLINE {
     if (!op->Updates(i)) {
       ++tally->ignored;
       return;
@@ -121,39 +159,60 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     bucket->EndWrite(state);
     ++tally->updates;
   };
-  // Not there when it was searched; but an equal key may have come since.
-  const auto insert = [&](size_t i) __attribute__((noinline)) {
+  // Keys that were not found are inserted in the end: the loop that finds keys is short, and so has
+  // many of them under way.
+  uint32_t missing[kKeysPerLock];
+  size_t missing_count = 0;
+  const auto late = [&](size_t i)
+                        TFRA_INLINE { missing[missing_count++] = static_cast<uint32_t>(i); };
+  // The loop's own, which nothing else refers to, so that they can be kept in registers.
+  std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op;
+  Tally hot_tally;
+  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
+    if (probe.row == nullptr) {
+      late(i);
+    } else if (HasKey(probe.row, words.bytes(i))) {
+      update(&hot_op, i, probe.bucket, probe.row, &hot_tally);
+    } else {
+      return false;
+    }
+    return true;
+  };
+  Probes<true>(
+      words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
+      [&](size_t i) TFRA_INLINE { hot_op.Fetch(i); }, visit, late);
+  constexpr size_t kAhead = 8;
+  for (size_t k = 0; k < missing_count; ++k) {
+    if (k + kAhead < missing_count) {
+      const uint64_t hash = Keys::Hash(words[missing[k + kAhead]]);
+      __builtin_prefetch(ShardFor(hash).array()->Home(hash), 1);
+    }
+    const size_t i = missing[k];
     const uint64_t hash = Keys::Hash(words[i]);
     Shard& shard = ShardFor(hash);
+    // An equal key may have come since.
     const auto entry = shard.Find(words[i], hash,
                                   [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
     if (entry) {
-      update(i, entry.bucket, RowAt(entry.row()));
-    } else if (op->Inserts(i)) {
-      status = InsertRow(words, i, &shard, op, new_keys, tally);
-    } else {
+      update(op, i, entry.bucket, RowAt(entry.row()), tally);
+    } else if (!op->Inserts(i)) {
       ++tally->ignored;
-    }
-  };
-  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
-    if (probe.row != nullptr && HasKey(probe.row, words.bytes(i))) {
-      update(i, probe.bucket, probe.row);
     } else if (status.ok()) {
-      insert(i);
+      status = InsertRow(words, i, hash, &shard, op, new_keys, tally);
     }
-  };
-  Probes<true>(
-      words.data(), count, op->row_bytes, [=](size_t k) TFRA_INLINE { return order[k]; },
-      [=](size_t i) TFRA_INLINE { op->Fetch(i); }, visit);
+  }
+  tally->updates += hot_tally.updates;
+  tally->ignored += hot_tally.ignored;
   return status;
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* op,
+Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
                                 PendingBlobs* new_keys, Tally* tally) {
-  // Made already, unless another thread removed the key since.
+  // Both were done before, unless other threads removed the key since or took the room.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
+  TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
   uint32_t number;
   TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
@@ -164,7 +223,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, Shard* shard, Op* 
       StoreBlob(row + layout_.key_offset, key);
     }
   });
-  shard->Insert(words[i], number);
+  shard->Insert(words[i], hash, number);
   ++tally->inserts;
   return Status::Ok();
 }
@@ -176,10 +235,11 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   if (!has_string_values()) {
-    const size_t touched = slots == nullptr ? layout_.value_bytes : layout_.stride;
-    return Write(words, KeyParts::Split<Keys>(words),
-                 AssignOp{context, static_cast<const std::byte*>(values),
-                          static_cast<const std::byte*>(slots), metadata, touched});
+    return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
+      return Write(words, KeyParts::Split<Keys>(words),
+                   AssignOp<size>{context, static_cast<const std::byte*>(values),
+                                  static_cast<const std::byte*>(slots), metadata});
+    });
   }
   const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
   const auto* strings = static_cast<const std::string_view*>(values);
@@ -190,7 +250,7 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
   }
   return Write(words, KeyParts::Split<Keys>(words),
-               AssignStringsOp{context, &blobs, metadata, dim, layout_.value_bytes, {}});
+               AssignStringsOp{context, &blobs, metadata, dim, {}});
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -204,8 +264,7 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   return Write(words, KeyParts::Split<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
-                            AddFor(options_.value_type), static_cast<size_t>(options_.dim),
-                            layout_.value_bytes});
+                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)});
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -230,12 +289,11 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
   const auto next = parts.ExtractDuplicates(words);
   const RowUpdater updater(options_.rule, params, options_.value_type, dim);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
-  return Write(
-      words, parts,
-      GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
-                 dim * SizeOf(gradient_type), gradient_type == compute,
-                 SumFor(gradient_type, options_.value_type), dim, layout_.stride,
-                 std::vector<double>(dim), std::vector<double>(updater.scratch_elements())});
+  return Write(words, parts,
+               GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
+                          dim * SizeOf(gradient_type), gradient_type == compute,
+                          SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
+                          std::vector<double>(updater.scratch_elements())});
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -247,23 +305,24 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
   std::atomic<size_t> total{0};
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Tally tally;
-    const auto visit = [&](size_t i, const Probe& probe) {
-      if (probe.missing()) return;
+    const auto remove = [&](size_t i) {
       const uint64_t hash = Keys::Hash(words[i]);
       Shard& shard = ShardFor(hash);
       const auto entry = shard.Find(
           words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
       if (entry) RemoveEntry(&shard, entry, &tally);
     };
-    for (size_t k = 0; k < parts.count(part); k += kKeysPerLock) {
-      const uint32_t* order = parts.keys(part) + k;
-      const size_t count = std::min(kKeysPerLock, parts.count(part) - k);
+    const auto visit = [&](size_t i, const Probe& probe) {
+      if (probe.row != nullptr) remove(i);
+      return true;
+    };
+    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
       EpochGuard guard;
-      ShardLocks locks(shards_.get(), ShardsOf<Keys>(words, order, count));
+      ShardLocks locks(shards_.get(), parts.shards(part));
       Probes<true>(
           words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
-          visit);
-    }
+          visit, remove);
+    });
     total += tally.removals;
     Count(std::move(tally));
   });

@@ -15,8 +15,22 @@
 #include <thread>
 #include <vector>
 
+#include "sync.h"
+
 namespace tfra {
 namespace {
+
+// Calls come in quick succession, and waking a thread that sleeps takes as long as a thousand keys:
+// whoever waits looks around for some ten microseconds before it goes to sleep.
+template <typename Condition>
+bool SpinUntil(Condition&& condition) {
+  constexpr int kSpins = 400;
+  for (int i = 0; i < kSpins; ++i) {
+    if (condition()) return true;
+    CpuRelax();
+  }
+  return false;
+}
 
 // One ParallelFor. Threads draw task numbers from `next` until none is left.
 struct Job {
@@ -63,6 +77,8 @@ class Pool {
         ++workers_;
       }
       jobs_.push_back(job);
+      waiting_jobs_.store(jobs_.size(), std::memory_order_relaxed);
+      if (sleepers_ == 0) return;
     }
     if (helpers == 1) {
       wake_.notify_one();
@@ -73,25 +89,39 @@ class Pool {
 
  private:
   void Loop() {
+    for (;;) {
+      std::shared_ptr<Job> job = NextJob();
+      job->Work();
+    }
+  }
+
+  std::shared_ptr<Job> NextJob() {
+    (void)SpinUntil([this] { return waiting_jobs_.load(std::memory_order_relaxed) > 0; });
     std::unique_lock lock(mutex_);
     for (;;) {
-      while (!jobs_.empty() && jobs_.front()->Exhausted()) jobs_.pop_front();
-      if (jobs_.empty()) {
-        wake_.wait(lock);
-        continue;
-      }
-      std::shared_ptr<Job> job = jobs_.front();
-      if (--job->helpers_wanted == 0) jobs_.pop_front();
-      lock.unlock();
-      job->Work();
-      lock.lock();
+      while (!jobs_.empty() && jobs_.front()->Exhausted()) PopJob();
+      if (!jobs_.empty()) break;
+      ++sleepers_;
+      wake_.wait(lock);
+      --sleepers_;
     }
+    std::shared_ptr<Job> job = jobs_.front();
+    if (--job->helpers_wanted == 0) PopJob();
+    return job;
+  }
+
+  // REQUIRES: mutex_ is held.
+  void PopJob() {
+    jobs_.pop_front();
+    waiting_jobs_.store(jobs_.size(), std::memory_order_relaxed);
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Job>> jobs_;  // Guarded by mutex_.
   size_t workers_ = 0;                     // Guarded by mutex_.
+  size_t sleepers_ = 0;                    // Guarded by mutex_.
+  std::atomic<size_t> waiting_jobs_{0};    // The size of jobs_, to be looked at without the mutex.
 };
 
 std::atomic<Pool*> the_pool{nullptr};
@@ -143,6 +173,7 @@ void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>
   job->count = count;
   ThePool().Submit(job, threads - 1);
   job->Work();
+  (void)SpinUntil([&] { return job->done.load() == count; });
   std::unique_lock lock(job->mutex);
   job->finished.wait(lock, [&] { return job->done.load() == count; });
   if (job->failure) std::rethrow_exception(job->failure);

@@ -205,7 +205,7 @@ TEST(TableStringsOfOneHash) {
 TEST(ShardFindsTheEntryThatMatches) {
   RowArena arena(8);
   Shard shard;
-  CHECK_OK(shard.Create(0, [](uint64_t word) { return word; }, &arena, 0));
+  CHECK_OK(shard.Create(0, true, &arena, 0));
   std::lock_guard lock(shard.mutex());
   const uint64_t word = 0x0123456789ABCDEFu;
   std::vector<uint32_t> rows;
@@ -213,7 +213,7 @@ TEST(ShardFindsTheEntryThatMatches) {
     CHECK_OK(shard.Grow(shard.size() + 1));
     rows.emplace_back();
     CHECK_OK(shard.TakeRow(&rows.back()));
-    shard.Insert(word, rows.back());
+    shard.Insert(word, word, rows.back());
   }
   CHECK_EQ(shard.size(), 100u);
   CHECK(shard.limit() >= 100);

@@ -204,14 +204,14 @@ double BucketsPerMiss(const Shard& shard) {
 TEST(ChurnKeepsSearchesShort) {
   RowArena arena(8);
   Shard shard;
-  CHECK_OK(shard.Create(0, [](uint64_t word) { return word; }, &arena, 10000));
+  CHECK_OK(shard.Create(0, true, &arena, 10000));
   std::lock_guard lock(shard.mutex());
   std::mt19937_64 random(1);
   const auto insert = [&] {
     const uint64_t word = random() >> kShardBits;
     uint32_t row;
     CHECK_OK(shard.TakeRow(&row));
-    shard.Insert(word, row);
+    shard.Insert(word, word, row);
     return word;
   };
   std::vector<uint64_t> words;
