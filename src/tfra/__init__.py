@@ -12,7 +12,9 @@ Example:
 2
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 from tfra import initializers, optimizers
 from tfra._memory import estimate_memory
@@ -21,6 +23,14 @@ from tfra._table import Table
 from tfra._threads import get_num_threads, set_num_threads
 
 __version__ = version("tfra")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `tfra.dynamic_embedding`, and TensorFlow with it, when it is first used."""
+    if name == "dynamic_embedding":
+        return import_module("tfra.dynamic_embedding")
+    raise AttributeError(f"module 'tfra' has no attribute {name!r}")
+
 
 __all__ = [
     "Table",

@@ -1,0 +1,69 @@
+#include "arguments.h"
+
+#include <string>
+
+namespace tfra::tf {
+namespace {
+
+void RequireType(TF_DataType expected, TF_DataType received, const char* what) {
+  if (expected == received) return;
+  InvalidArgument(std::string("expected ") + what + " of type " + NameOf(expected) + ", received " +
+                  NameOf(received));
+}
+
+std::vector<std::string_view> ViewsOf(const Tensor& tensor) {
+  const auto* strings = tensor.data<const TString>();
+  std::vector<std::string_view> views(static_cast<size_t>(tensor.elements()));
+  for (size_t i = 0; i < views.size(); ++i) views[i] = strings[i].view();
+  return views;
+}
+
+}  // namespace
+
+Keys::Keys(const NamedTable& table, Tensor tensor)
+    : tensor_(std::move(tensor)),
+      dims_(tensor_.dims()),
+      batch_(static_cast<const int64_t*>(nullptr), 0) {
+  RequireType(table.key_dtype, tensor_.type(), "keys");
+  const auto n = static_cast<size_t>(ElementsIn(dims_));
+  switch (table.key_dtype) {
+    case TF_INT64:
+      batch_ = KeyBatch(tensor_.data<const int64_t>(), n);
+      break;
+    case TF_INT32: {
+      const auto* narrow = tensor_.data<const int32_t>();
+      widened_.assign(narrow, narrow + n);
+      batch_ = KeyBatch(widened_.data(), n);
+      break;
+    }
+    default:
+      views_ = ViewsOf(tensor_);
+      batch_ = KeyBatch(views_.data(), n);
+  }
+}
+
+Values::Values(const NamedTable& table, Tensor tensor, const char* what)
+    : dim_(table.table->options().dim),
+      what_(what),
+      tensor_(std::move(tensor)),
+      dims_(tensor_.dims()) {
+  RequireType(DataTypeOf(table.table->options().value_type), tensor_.type(), what);
+  if (tensor_.type() == TF_STRING) views_ = ViewsOf(tensor_);
+}
+
+void Values::RequireRowPerKey(const Keys& keys) const {
+  Dims expected = keys.dims();
+  if (dim_ == 1 && dims_ == expected) return;
+  expected.push_back(dim_);
+  if (dims_ == expected) return;
+  InvalidArgument(std::string("expected ") + what_ + " of shape " + ToString(expected) +
+                  " for keys of shape " + ToString(keys.dims()) + ", received shape " +
+                  ToString(dims_));
+}
+
+void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor) {
+  auto* out = tensor.data<TString>();
+  for (size_t i = 0; i < strings.size(); ++i) out[i].Set(strings[i]);
+}
+
+}  // namespace tfra::tf

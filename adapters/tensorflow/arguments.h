@@ -1,0 +1,52 @@
+// Tensors as the engine's batches, and back. Numbers are used where they are; only int32 keys and
+// strings are converted.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "op_context.h"
+#include "registry.h"
+#include "tfra/table.h"
+
+namespace tfra::tf {
+
+// The keys of one call. Throws if their type is not the table's.
+class Keys {
+ public:
+  Keys(const NamedTable& table, Tensor tensor);
+
+  const Dims& dims() const { return dims_; }
+  size_t size() const { return batch_.size; }
+  const KeyBatch& batch() const { return batch_; }
+
+ private:
+  Tensor tensor_;
+  Dims dims_;
+  std::vector<int64_t> widened_;
+  std::vector<std::string_view> views_;
+  KeyBatch batch_;
+};
+
+// Rows of values, or one row. Throws if their type is not the table's.
+class Values {
+ public:
+  Values(const NamedTable& table, Tensor tensor, const char* what);
+
+  const Dims& dims() const { return dims_; }
+  const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
+  // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape where dim is 1.
+  void RequireRowPerKey(const Keys& keys) const;
+
+ private:
+  int64_t dim_;
+  const char* what_;
+  Tensor tensor_;
+  Dims dims_;
+  std::vector<std::string_view> views_;
+};
+
+// Writes the strings to a fresh tensor of strings.
+void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);
+
+}  // namespace tfra::tf

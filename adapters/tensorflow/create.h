@@ -1,0 +1,21 @@
+// What the attributes of the op that creates a table say.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "registry.h"
+#include "tfra/table.h"
+
+namespace tfra::tf {
+
+struct CreateKernel {
+  TF_DataType key_dtype;
+  TableOptions options;
+
+  std::shared_ptr<NamedTable> Make() const;
+  // Throws if a table that exists already is of other types or another dim.
+  void RequireSame(const NamedTable& table) const;
+};
+
+}  // namespace tfra::tf

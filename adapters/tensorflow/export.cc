@@ -1,0 +1,150 @@
+// Whole tables as tensors. Rows go straight into the result, a batch at a time, so that an export
+// takes no more memory than its result.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "arguments.h"
+#include "kernels.h"
+
+namespace tfra::tf {
+namespace {
+
+// Grows as rows come: others may insert while a table is exported.
+class GrowingBuffer {
+ public:
+  GrowingBuffer() = default;
+  ~GrowingBuffer() { std::free(data_); }
+  GrowingBuffer(const GrowingBuffer&) = delete;
+  GrowingBuffer& operator=(const GrowingBuffer&) = delete;
+
+  void Reserve(size_t bytes) {
+    if (bytes <= capacity_) return;
+    constexpr size_t kAlignment = 64;  // TensorFlow copies what is aligned to less.
+    const size_t capacity = (bytes + kAlignment) / kAlignment * kAlignment;
+    void* data = std::aligned_alloc(kAlignment, capacity);
+    if (data == nullptr) throw std::bad_alloc();
+    if (size_ > 0) std::memcpy(data, data_, size_);
+    std::free(data_);
+    data_ = data;
+    capacity_ = capacity;
+  }
+
+  void* Append(size_t bytes) {
+    if (size_ + bytes > capacity_) Reserve((size_ + bytes) * 5 / 4);
+    void* end = static_cast<char*>(data_) + size_;
+    size_ += bytes;
+    return end;
+  }
+
+  void Append(const void* bytes, size_t count) {
+    if (count > 0) std::memcpy(Append(count), bytes, count);
+  }
+
+  // Gives the memory up to a tensor.
+  Tensor Take(TF_DataType type, const Dims& dims) {
+    Reserve(1);
+    return Tensor(TF_NewTensor(
+        type, dims.data(), static_cast<int>(dims.size()), std::exchange(data_, nullptr),
+        std::exchange(size_, 0), [](void* data, size_t, void*) { std::free(data); }, nullptr));
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+class Exporter {
+ public:
+  explicit Exporter(const OpContext& context) : context_(context) {
+    uint64_t rows = 0;
+    for (int i = 0; i < context.inputs(); ++i) {
+      tables_.push_back(Registry::Get().Find(context.Resource(i)));
+      if (tables_.back() == nullptr) {
+        throw OpError(TF_FAILED_PRECONDITION, "the table was not created, or is gone");
+      }
+      rows += tables_.back()->table->size();
+    }
+    const Table& first = *tables_[0]->table;
+    type_ = first.options().value_type;
+    dim_ = first.options().dim;
+    slot_elements_ = first.slot_elements();
+    key_bytes_ = tables_[0]->key_dtype == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
+    if (tables_[0]->key_dtype != TF_STRING) keys_.Reserve(rows * key_bytes_);
+    if (type_ != ValueType::kString) values_.Reserve(rows * RowBytes());
+  }
+
+  // Goes through the tables and sets the outputs.
+  void Run(bool with_slots_and_metadata) {
+    constexpr size_t kBatch = 16384;
+    ExportBatch batch;
+    for (const auto& table : tables_) {
+      for (ExportCursor cursor; !cursor.done;) {
+        batch = ExportBatch();
+        Check(table->table->Export(kBatch, &cursor, &batch));
+        Append(&batch, with_slots_and_metadata);
+      }
+    }
+    const TF_DataType key_dtype = tables_[0]->key_dtype;
+    if (key_dtype == TF_STRING) {
+      StoreStrings(string_keys_, context_.Output(0, TF_STRING, {rows_}));
+    } else {
+      context_.SetOutput(0, keys_.Take(key_dtype, {rows_}));
+    }
+    if (type_ == ValueType::kString) {
+      StoreStrings(string_values_, context_.Output(1, TF_STRING, {rows_, dim_}));
+    } else {
+      context_.SetOutput(1, values_.Take(DataTypeOf(type_), {rows_, dim_}));
+    }
+    if (!with_slots_and_metadata) return;
+    context_.SetOutput(2, slots_.Take(DataTypeOf(ComputeType(type_)),
+                                      {rows_, static_cast<int64_t>(slot_elements_)}));
+    const bool metadata = tables_[0]->table->options().metadata;
+    context_.SetOutput(3, metadata_.Take(TF_INT32, {rows_, metadata ? 2 : 0}));
+  }
+
+ private:
+  size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
+
+  void Append(ExportBatch* batch, bool with_slots_and_metadata) {
+    rows_ += static_cast<int64_t>(batch->size);
+    if (key_bytes_ == sizeof(int32_t)) {
+      auto* out = static_cast<int32_t*>(keys_.Append(batch->size * key_bytes_));
+      for (size_t i = 0; i < batch->size; ++i) out[i] = static_cast<int32_t>(batch->int_keys[i]);
+    } else {
+      keys_.Append(batch->int_keys.data(), batch->int_keys.size() * key_bytes_);
+    }
+    std::move(batch->string_keys.begin(), batch->string_keys.end(),
+              std::back_inserter(string_keys_));
+    values_.Append(batch->values.data(), batch->values.size());
+    std::move(batch->string_values.begin(), batch->string_values.end(),
+              std::back_inserter(string_values_));
+    if (!with_slots_and_metadata) return;
+    slots_.Append(batch->slots.data(), batch->slots.size());
+    metadata_.Append(batch->metadata.data(), batch->metadata.size() * sizeof(RowMetadata));
+  }
+
+  const OpContext& context_;
+  std::vector<std::shared_ptr<NamedTable>> tables_;
+  ValueType type_;
+  int64_t dim_;
+  size_t slot_elements_;
+  size_t key_bytes_;
+
+  int64_t rows_ = 0;
+  GrowingBuffer keys_, values_, slots_, metadata_;
+  std::vector<std::string> string_keys_, string_values_;
+};
+
+}  // namespace
+
+void Export(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { Exporter(context).Run(false); });
+}
+
+void Snapshot(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { Exporter(context).Run(true); });
+}
+
+}  // namespace tfra::tf

@@ -1,0 +1,164 @@
+#include "kernels.h"
+
+#include <string>
+
+#include "arguments.h"
+#include "create.h"
+
+namespace tfra::tf {
+namespace {
+
+std::shared_ptr<NamedTable> TableOf(const OpContext& context, int input = 0) {
+  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input));
+  if (table == nullptr) {
+    throw OpError(TF_FAILED_PRECONDITION,
+                  "the table was not created in this process, or is gone. In a graph, the ops of "
+                  "the table object create it; a handle alone does not.");
+  }
+  return table;
+}
+
+void FreeToken(void* data, size_t, void* argument) {
+  std::free(data);
+  Registry::Get().Release(
+      std::unique_ptr<Registry::Token>(static_cast<Registry::Token*>(argument)));
+}
+
+// A tensor that keeps the table alive.
+Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
+  constexpr size_t kAlignment = 64;
+  void* data = std::aligned_alloc(kAlignment, kAlignment);
+  if (data == nullptr) throw std::bad_alloc();
+  std::memset(data, 0, kAlignment);
+  const int64_t dims[] = {1};
+  return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
+}
+
+}  // namespace
+
+void CreateTable(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [&](const OpContext& context) {
+    const auto& wanted = *static_cast<const CreateKernel*>(kernel);
+    const std::string key = context.Resource(0);
+    auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
+    wanted.RequireSame(*token->table);
+    context.SetOutput(0, TokenTensor(std::move(token)));
+  });
+}
+
+template <Missing kMissing, bool kExists>
+void Lookup(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = TableOf(context);
+    Table& table = *named->table;
+    const int64_t dim = table.options().dim;
+    const Keys keys(*named, context.Input(1));
+    const Values defaults(*named, context.Input(2), "default values");
+
+    Defaults given{Defaults::kOneRow, defaults.data()};
+    Dims dims = keys.dims();
+    if constexpr (kMissing == Missing::kRowPerKey) {
+      defaults.RequireRowPerKey(keys);
+      given.kind = Defaults::kRowPerKey;
+      dims = defaults.dims();
+    } else {
+      if (ElementsIn(defaults.dims()) != dim || defaults.dims().size() > 1) {
+        InvalidArgument("expected a default value of shape [" + std::to_string(dim) +
+                        "], received shape " + ToString(defaults.dims()));
+      }
+      if (kMissing == Missing::kInitial) given = Defaults();
+      dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
+    }
+    const ValueType type = table.options().value_type;
+    const Tensor values = context.Output(0, DataTypeOf(type), dims);
+    bool* exists = nullptr;
+    if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
+    if (type == ValueType::kString) {
+      std::vector<std::string> strings(keys.size() * static_cast<size_t>(dim));
+      Check(table.Lookup(keys.batch(), given, strings.data(), exists));
+      StoreStrings(strings, values);
+    } else {
+      Check(table.Lookup(keys.batch(), given, values.data<void>(), exists));
+    }
+  });
+}
+
+void Insert(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const Keys keys(*named, context.Input(1));
+    const Values values(*named, context.Input(2), "values");
+    values.RequireRowPerKey(keys);
+    Check(named->table->Assign(keys.batch(), values.data()));
+  });
+}
+
+void Restore(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = TableOf(context);
+    Table& table = *named->table;
+    const Keys keys(*named, context.Input(1));
+    const Values values(*named, context.Input(2), "values");
+    values.RequireRowPerKey(keys);
+    const Tensor slots = context.Input(3), metadata = context.Input(4);
+    const auto n = static_cast<int64_t>(keys.size());
+    const auto slot_elements = static_cast<int64_t>(table.slot_elements());
+    // What was saved without slots or metadata, or for another optimizer, is restored with initial
+    // ones.
+    const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
+                           slots.type() == DataTypeOf(ComputeType(table.options().value_type));
+    const bool has_metadata = table.options().metadata && metadata.dims() == Dims{n, 2};
+    Check(table.Assign(keys.batch(), values.data(), has_slots ? slots.data<void>() : nullptr,
+                       has_metadata ? metadata.data<const RowMetadata>() : nullptr));
+  });
+}
+
+void Accumulate(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const Keys keys(*named, context.Input(1));
+    const Values deltas(*named, context.Input(2), "values_or_deltas");
+    deltas.RequireRowPerKey(keys);
+    const Tensor exists = context.Input(3);
+    if (exists.dims() != keys.dims()) {
+      InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
+                      ", received shape " + ToString(exists.dims()));
+    }
+    Check(named->table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>()));
+  });
+}
+
+void Remove(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const Keys keys(*named, context.Input(1));
+    size_t removed;
+    Check(named->table->Remove(keys.batch(), &removed));
+  });
+}
+
+void Clear(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { Check(TableOf(context)->table->Clear()); });
+}
+
+void Size(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const auto size = static_cast<int64_t>(TableOf(context)->table->size());
+    *context.Output(0, TF_INT64, {}).data<int64_t>() = size;
+  });
+}
+
+void CountTables(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    *context.Output(0, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(Registry::Get().size());
+  });
+}
+
+template void Lookup<Missing::kOneRow, false>(void*, TF_OpKernelContext*);
+template void Lookup<Missing::kOneRow, true>(void*, TF_OpKernelContext*);
+template void Lookup<Missing::kRowPerKey, false>(void*, TF_OpKernelContext*);
+template void Lookup<Missing::kRowPerKey, true>(void*, TF_OpKernelContext*);
+template void Lookup<Missing::kInitial, false>(void*, TF_OpKernelContext*);
+template void Lookup<Missing::kInitial, true>(void*, TF_OpKernelContext*);
+
+}  // namespace tfra::tf

@@ -1,0 +1,178 @@
+#include "op_context.h"
+
+#include <cstring>
+
+namespace tfra::tf {
+namespace {
+
+struct TypePair {
+  TF_DataType tensorflow;
+  ValueType engine;
+};
+
+constexpr TypePair kTypes[] = {
+    {TF_FLOAT, ValueType::kFloat32}, {TF_DOUBLE, ValueType::kFloat64},
+    {TF_HALF, ValueType::kFloat16},  {TF_BFLOAT16, ValueType::kBfloat16},
+    {TF_INT8, ValueType::kInt8},     {TF_INT32, ValueType::kInt32},
+    {TF_INT64, ValueType::kInt64},   {TF_BOOL, ValueType::kBool},
+    {TF_STRING, ValueType::kString},
+};
+
+// Reads a protocol buffer field by field.
+class ProtoReader {
+ public:
+  ProtoReader(const void* data, size_t size)
+      : next_(static_cast<const uint8_t*>(data)), end_(next_ + size) {}
+
+  // Moves to the next field; false at the end. Throws if the bytes are not a protocol buffer.
+  bool Next() {
+    if (next_ == end_) return false;
+    const uint64_t tag = Varint();
+    field = tag >> 3;
+    text = {};
+    switch (tag & 7) {
+      case 0:
+        Varint();
+        return true;
+      case 1:
+        Skip(8);
+        return true;
+      case 2:
+        text = Skip(Varint());
+        return true;
+      case 5:
+        Skip(4);
+        return true;
+      default:
+        Malformed();
+    }
+  }
+
+  uint64_t field = 0;
+  std::string_view text;  // Of a field of bytes.
+
+ private:
+  [[noreturn]] static void Malformed() { throw OpError(TF_INTERNAL, "malformed resource handle"); }
+
+  uint64_t Varint() {
+    uint64_t value = 0;
+    for (int shift = 0; next_ < end_ && shift < 64; shift += 7) {
+      const uint8_t byte = *next_++;
+      value |= static_cast<uint64_t>(byte & 127) << shift;
+      if ((byte & 128) == 0) return value;
+    }
+    Malformed();
+  }
+
+  std::string_view Skip(uint64_t bytes) {
+    if (bytes > static_cast<uint64_t>(end_ - next_)) Malformed();
+    const std::string_view skipped(reinterpret_cast<const char*>(next_), bytes);
+    next_ += bytes;
+    return skipped;
+  }
+
+  const uint8_t* next_;
+  const uint8_t* end_;
+};
+
+}  // namespace
+
+void Check(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return;
+    case StatusCode::kOutOfMemory:
+      throw OpError(TF_RESOURCE_EXHAUSTED, status.message());
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kWrongType:
+      throw OpError(TF_INVALID_ARGUMENT, status.message());
+  }
+}
+
+std::string ToString(const Dims& dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+int64_t ElementsIn(const Dims& dims) {
+  int64_t elements = 1;
+  for (const int64_t dim : dims) elements *= dim;
+  return elements;
+}
+
+Dims Tensor::dims() const {
+  Dims dims(static_cast<size_t>(TF_NumDims(tensor_)));
+  for (size_t i = 0; i < dims.size(); ++i) dims[i] = TF_Dim(tensor_, static_cast<int>(i));
+  return dims;
+}
+
+std::string ResourceKey(TF_OpKernelContext* context, int input) {
+  struct Buffer {
+    TF_Buffer* get = TF_NewBuffer();
+    ~Buffer() { TF_DeleteBuffer(get); }
+  } buffer;
+  TfStatus status;
+  TF_GetSerializedResourceHandleProto(context, input, buffer.get, status.get());
+  status.Check();
+  // The name of the default container is kept inside the resource manager.
+  const void* manager = TF_GetResourceMgrDefaultContainerName(context).data;
+  std::string key(reinterpret_cast<const char*>(&manager), sizeof(manager));
+  constexpr uint64_t kContainer = 2, kName = 3;
+  for (ProtoReader reader(buffer.get->data, buffer.get->length); reader.Next();) {
+    if (reader.field == kContainer || reader.field == kName) {
+      key += static_cast<char>('0' + reader.field);
+      key += reader.text;
+    }
+  }
+  return key;
+}
+
+Tensor OpContext::Input(int index) const {
+  TF_Tensor* tensor = nullptr;
+  TfStatus status;
+  TF_GetInput(context_, index, &tensor, status.get());
+  Tensor owned(tensor);
+  status.Check();
+  return owned;
+}
+
+Tensor OpContext::Output(int index, TF_DataType type, const Dims& dims) const {
+  TfStatus status;
+  const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
+  Tensor tensor(TF_AllocateOutput(context_, index, type, dims.data(), static_cast<int>(dims.size()),
+                                  bytes, status.get()));
+  status.Check();
+  return tensor;
+}
+
+void OpContext::SetOutput(int index, const Tensor& tensor) const {
+  TfStatus status;
+  TF_SetOutput(context_, index, tensor.get(), status.get());
+  status.Check();
+}
+
+ValueType ValueTypeOf(TF_DataType type) {
+  for (const TypePair& pair : kTypes) {
+    if (pair.tensorflow == type) return pair.engine;
+  }
+  InvalidArgument("tables have no values of TensorFlow's data type " + std::to_string(type));
+}
+
+TF_DataType DataTypeOf(ValueType type) {
+  for (const TypePair& pair : kTypes) {
+    if (pair.engine == type) return pair.tensorflow;
+  }
+  throw OpError(TF_INTERNAL, "unknown value type");
+}
+
+const char* NameOf(TF_DataType type) { return NameOf(ValueTypeOf(type)); }
+
+size_t SizeOfElement(TF_DataType type) {
+  return type == TF_STRING ? sizeof(TString) : SizeOf(ValueTypeOf(type));
+}
+
+}  // namespace tfra::tf

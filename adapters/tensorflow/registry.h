@@ -1,0 +1,56 @@
+// The tables of this process that TensorFlow's resource handles name.
+//
+// A table lives as long as its tokens: values that are kept in TensorFlow's variable behind the
+// handle, so that a table goes when TensorFlow drops that variable (its last Python object is gone,
+// its Session closes, its server ends).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+
+#include "tf_c_api.h"
+#include "tfra/table.h"
+
+namespace tfra::tf {
+
+// A table as TensorFlow sees it.
+struct NamedTable {
+  TF_DataType key_dtype;
+  std::unique_ptr<Table> table;
+};
+
+class Registry {
+ public:
+  static Registry& Get();
+
+  // Null if there is none.
+  std::shared_ptr<NamedTable> Find(const std::string& key) const;
+
+  // The table of that name, made by make() if there is none yet, and a token for it.
+  struct Token {
+    std::string key;
+    std::shared_ptr<NamedTable> table;
+  };
+  std::unique_ptr<Token> FindOrMake(const std::string& key,
+                                    const std::function<std::shared_ptr<NamedTable>()>& make);
+  // Drops the table with its last token.
+  void Release(std::unique_ptr<Token> token);
+
+  size_t size() const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<NamedTable> table;
+    size_t tokens = 0;
+  };
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::string, Entry> entries_;  // Guarded by mutex_.
+};
+
+}  // namespace tfra::tf

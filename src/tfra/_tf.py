@@ -1,0 +1,94 @@
+"""TensorFlow as this package sees it.
+
+The one home of what TensorFlow does not document: private imports and whatever depends on its
+version. Everything else uses TensorFlow's public API only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tfra import _native
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError(
+        "tfra.dynamic_embedding needs TensorFlow 2.16 or later, which is not installed. "
+        "Install it with: pip install 'tfra[tensorflow]'"
+    ) from error
+
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+
+__all__ = [
+    "ANONYMOUS",
+    "SAVE_FOR_CHECKPOINT",
+    "AutoTrackable",
+    "Saveable",
+    "in_plain_graph",
+    "ops",
+    "tf",
+]
+
+# One library for every version of TensorFlow: it uses the C API only.
+ops: Any = tf.load_op_library(str(Path(_native.__file__).with_name("libtfra_tf.so")))
+
+AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
+
+# What TensorFlow asks an object's children for; the other answer is for a SavedModel.
+SAVE_FOR_CHECKPOINT = "checkpoint"
+
+_READ_ONLY_OPS = (
+    "TfraLookup",
+    "TfraLookupExists",
+    "TfraLookupWithDefaults",
+    "TfraLookupWithDefaultsExists",
+    "TfraLookupInitial",
+    "TfraLookupInitialExists",
+    "TfraSize",
+    "TfraExport",
+    "TfraSnapshot",
+)
+
+# In a tf.function, ops that only read one resource may run side by side. Without the hint they
+# take turns, which is slower and just as right.
+try:
+    from tensorflow.python.framework.auto_control_deps_utils import register_read_only_resource_op
+except ImportError:
+    pass
+else:
+    for _op in _READ_ONLY_OPS:
+        register_read_only_resource_op(_op)
+
+for _op in _READ_ONLY_OPS:
+    tf.no_gradient(_op)
+
+# What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
+# the last reference to it.
+ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+
+def in_plain_graph() -> bool:
+    """Whether ops are added to a graph of TF1 style, that a Session runs."""
+    return not tf.executing_eagerly() and not tf.inside_function()
+
+
+class Saveable(SaveableObject):  # type: ignore[misc]
+    """What `tf.compat.v1.train.Saver` saves and restores of an object.
+
+    Args:
+        name: Its name in the checkpoint.
+        tensors: What is saved, by name.
+        restore: Called with tensors of the same names; returns an op.
+    """
+
+    def __init__(self, name: str, tensors: dict[str, tf.Tensor], restore: Any) -> None:
+        specs = [SaveSpec(t, "", f"{name}-{key}") for key, t in tensors.items()]
+        super().__init__(next(iter(tensors.values())), specs, name)
+        self._keys = list(tensors)
+        self._restore = restore
+
+    def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
+        """Called by the Saver."""
+        return self._restore(dict(zip(self._keys, restored_tensors, strict=True)))

@@ -1,0 +1,109 @@
+"""Keys and values as the caller gives them, as tensors of the right type and shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import tf
+
+KEY_DTYPES = (tf.int32, tf.int64, tf.string)
+VALUE_DTYPES = (
+    tf.float32,
+    tf.float64,
+    tf.float16,
+    tf.bfloat16,
+    tf.int8,
+    tf.int32,
+    tf.int64,
+    tf.bool,
+    tf.string,
+)
+
+
+class KeyTypeError(TypeError, ValueError):
+    """Keys of another kind than the table's: a TypeError that may be caught as ValueError too."""
+
+
+def key_dtype(dtype: Any) -> tf.DType:
+    """Returns a key type, or raises TypeError."""
+    return _one_of(dtype, KEY_DTYPES, "key_dtype")
+
+
+def value_dtype(dtype: Any) -> tf.DType:
+    """Returns a value type, or raises TypeError."""
+    return _one_of(dtype, VALUE_DTYPES, "value_dtype")
+
+
+def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
+    dtype = tf.as_dtype(dtype)
+    if dtype not in known:
+        names = ", ".join(d.name for d in known)
+        raise TypeError(f"`{what}` must be one of {names}. Received: {dtype.name}")
+    return dtype
+
+
+def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
+    """Returns `keys` as a tensor of the table's key type.
+
+    Raises:
+        TypeError: If they are of another type.
+    """
+    if isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"`keys` must be a tensor of {dtype.name}; look up `.values` of a "
+            f"{type(keys).__name__}. Received: {keys}"
+        )
+    if not tf.is_tensor(keys):
+        _check_kind(keys, dtype)
+        try:
+            return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise KeyTypeError(f"`keys` must be {dtype.name}. Received: {keys!r}") from error
+    keys = tf.convert_to_tensor(keys, name="keys")
+    if keys.dtype != dtype:
+        message = f"`keys` must be {dtype.name}. Received: {keys.dtype.name}"
+        strings = tf.string in (keys.dtype, dtype)
+        raise KeyTypeError(message) if strings else TypeError(message)
+    return keys
+
+
+def _check_kind(keys: Any, dtype: tf.DType) -> None:
+    """Raises where TensorFlow would take something else for an integer."""
+    array = np.asarray(keys)
+    kinds = "SUO" if dtype == tf.string else "iu"
+    if array.size == 0 or array.dtype.kind in kinds:
+        return
+    received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
+    raise KeyTypeError(f"`keys` must be {dtype.name}. Received: {received}: {keys!r}")
+
+
+def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tensor:
+    """Returns `values` as a tensor of the table's value type.
+
+    Raises:
+        TypeError: If they are of another type.
+    """
+    if tf.is_tensor(values):
+        values = tf.convert_to_tensor(values)
+        if values.dtype != dtype:
+            raise TypeError(f"`{what}` must be {dtype.name}. Received: {values.dtype.name}")
+        return values
+    try:
+        return tf.convert_to_tensor(values, dtype=dtype, name=what)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise TypeError(f"`{what}` must be {dtype.name}. Received: {values!r}") from error
+
+
+def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:
+    """Raises ValueError unless `values` may have a row for each key.
+
+    What is not known yet is checked when the op runs.
+    """
+    expected = keys.shape.concatenate(row_shape)
+    if not values.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"`{what}` must have the shape of the keys and of a row: expected {expected}, "
+            f"received {values.shape}"
+        )

@@ -1,0 +1,66 @@
+"""Whole tables as tensors: for `export` and for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfra._tf import ops, tf
+
+if TYPE_CHECKING:
+    from tfra.dynamic_embedding._hash_table import HashTable
+
+Content = dict[str, tf.Tensor]
+
+
+def export_tables(
+    tables: Sequence[HashTable], name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns all keys and rows of some tables of one kind, one table after the other."""
+    parts = []
+    for group in _by_device(tables):
+        parts.append(_op_on(ops.tfra_export, group, name))
+    keys = _concat([part.keys for part in parts])
+    values = _concat([part.values for part in parts])
+    return tf.ensure_shape(keys, [None]), tf.ensure_shape(values, [None, tables[0].dim])
+
+
+def content_of(tables: Sequence[HashTable]) -> Content:
+    """Returns all that is saved of some tables of one kind, one table after the other."""
+    double = tables[0].value_dtype == tf.float64
+    parts = []
+    for group in _by_device(tables):
+        parts.append(
+            _op_on(ops.tfra_snapshot, group, None, Ts=tf.float64 if double else tf.float32)
+        )
+    names = ("keys", "values", "slots", "metadata")
+    return {name: _concat([getattr(part, name) for part in parts]) for name in names}
+
+
+def _op_on(op: Any, tables: Sequence[HashTable], name: str | None, **attributes: Any) -> Any:
+    """Runs an op on tables that are on one device."""
+    first = tables[0]
+    with tf.control_dependencies([op for table in tables for op in table.creators()]):
+        return op(
+            [t.resource_handle for t in tables],
+            Tk=first.key_dtype,
+            Tv=first.value_dtype,
+            name=name,
+            **attributes,
+        )
+
+
+def _by_device(tables: Sequence[HashTable]) -> list[list[HashTable]]:
+    """Neighbours on the same device together."""
+    groups: list[list[HashTable]] = []
+    for table in tables:
+        device = table.resource_handle.device
+        if groups and groups[-1][0].resource_handle.device == device:
+            groups[-1].append(table)
+        else:
+            groups.append([table])
+    return groups
+
+
+def _concat(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=0)

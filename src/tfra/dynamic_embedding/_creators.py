@@ -1,0 +1,120 @@
+"""How a Variable makes its tables: `kv_creator`."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from tfra.dynamic_embedding._config import CuckooHashTableConfig, HkvHashTableConfig
+from tfra.dynamic_embedding._hash_table import HashTable
+from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
+
+
+class KVCreator(abc.ABC):
+    """Makes the tables of a `Variable`. Subclasses decide of which class they are.
+
+    Args:
+        config: Settings that `create` uses.
+    """
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abc.abstractmethod
+    def create(
+        self,
+        key_dtype: Any = None,
+        value_dtype: Any = None,
+        default_value: Any = None,
+        name: str | None = None,
+        checkpoint: bool | None = None,
+        init_size: int | None = None,
+        config: Any = None,
+        device: str | None = None,
+    ) -> HashTable:
+        """Returns a new table.
+
+        Args:
+            key_dtype: the type of the key tensors.
+            value_dtype: the type of the value tensors.
+            default_value: what missing keys get; to be passed on to the table.
+            name: the name of the table.
+            checkpoint: whether the table itself is saved; a Variable saves its tables together.
+            init_size: room for so many keys.
+            config: settings, in place of the creator's own.
+            device: where the table is to be.
+        """
+
+
+class CuckooHashTableCreator(KVCreator):
+    """Makes tables of the class `CuckooHashTable`.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> creator = de.CuckooHashTableCreator()
+    >>> de.Variable(dim=2, kv_creator=creator).tables[0].name
+    'DynamicEmbedding_Variable-1of1'
+    """
+
+    def __init__(self, config: CuckooHashTableConfig | None = None) -> None:
+        super().__init__(config)
+
+    def create(
+        self,
+        key_dtype: Any = None,
+        value_dtype: Any = None,
+        default_value: Any = None,
+        name: str | None = None,
+        checkpoint: bool | None = None,
+        init_size: int | None = 0,
+        config: CuckooHashTableConfig | None = None,
+        device: str | None = None,
+    ) -> CuckooHashTable:
+        """Returns a new table; see `KVCreator.create`."""
+        return CuckooHashTable(
+            key_dtype,
+            value_dtype,
+            default_value,
+            name=name or "CuckooHashTable",
+            checkpoint=bool(checkpoint),
+            init_size=init_size or 0,
+            config=config or self.config,
+            device=device or "",
+        )
+
+
+class HkvHashTableCreator(KVCreator):
+    """Makes tables of the class `HkvHashTable`.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> config = de.HkvHashTableConfig(init_capacity=1024, max_capacity=1024)
+    >>> variable = de.Variable(dim=2, kv_creator=de.HkvHashTableCreator(config))
+    >>> type(variable.tables[0]).__name__
+    'HkvHashTable'
+    """
+
+    def __init__(self, config: HkvHashTableConfig | None = None) -> None:
+        super().__init__(config)
+
+    def create(
+        self,
+        key_dtype: Any = None,
+        value_dtype: Any = None,
+        default_value: Any = None,
+        name: str | None = None,
+        checkpoint: bool | None = None,
+        init_size: int | None = None,
+        config: HkvHashTableConfig | None = None,
+        device: str | None = None,
+    ) -> HkvHashTable:
+        """Returns a new table; see `KVCreator.create`. The config's capacity counts."""
+        return HkvHashTable(
+            key_dtype,
+            value_dtype,
+            default_value,
+            name=name or "HkvHashTable",
+            checkpoint=bool(checkpoint),
+            config=config or self.config,
+            device=device or "",
+        )

@@ -1,0 +1,121 @@
+"""Variables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfra._tf import in_plain_graph, tf
+from tfra.dynamic_embedding._creators import KVCreator
+from tfra.dynamic_embedding._shards import default_partition_fn
+from tfra.dynamic_embedding._variable import GraphKeys, Variable, _devices
+
+# Those made eagerly. Those of a graph are in its collection, and go with it.
+_eager_variables: dict[str, Variable] = {}
+
+
+def get_variable(
+    name: str,
+    key_dtype: Any = tf.int64,
+    value_dtype: Any = tf.float32,
+    dim: int = 1,
+    devices: str | Sequence[str] | None = None,
+    partitioner: Callable[[tf.Tensor, int], tf.Tensor] = default_partition_fn,
+    shared_name: str | None = "get_variable",
+    initializer: Any = None,
+    trainable: bool = True,
+    checkpoint: bool = True,
+    init_size: int = 0,
+    kv_creator: KVCreator | None = None,
+    restrict_policy: Any = None,
+    bp_v2: bool = False,
+) -> Variable:
+    """Gets a `Variable` object with this name if it exists, or creates a new one.
+
+    In a graph, names are those of the current `tf.compat.v1.variable_scope`.
+
+    Example:
+    >>> first = tfra.dynamic_embedding.get_variable("users", dim=8)
+    >>> first is tfra.dynamic_embedding.get_variable("users", dim=8)
+    True
+
+    Args:
+        name: A unique name for the `Variable`.
+        key_dtype: the type of the key tensors.
+        value_dtype: the type of the value tensors.
+        dim: the length of the value array for each key.
+        devices: the list of devices holding the tables. One table will be created on each device.
+        partitioner: partition function of keys, return the partition index for each key.
+        shared_name: Not used.
+        initializer: The value to use if a key is missing; see `Variable`.
+        trainable: whether optimizers update it.
+        checkpoint: if True, the contents are saved to and restored from checkpoints.
+        init_size: room for so many keys, divided among the tables.
+        kv_creator: makes the tables; see `KVCreator`.
+        restrict_policy: a policy to restrict the number of keys; see `Variable`.
+        bp_v2: whether optimizers update rows by adding to them instead of setting them.
+
+    Returns:
+        A `Variable` object.
+
+    Raises:
+        ValueError: If the variable exists and its parameters are others, or if the variable scope
+            says that it must exist and it does not.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
+    with tf.init_scope():
+        graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+    if graph is None:
+        existing = _eager_variables.get(name)
+    else:
+        scope = tf.compat.v1.get_variable_scope()
+        name = f"{scope.name}/{name}" if scope.name else name
+        variables = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
+        existing = next((v for v in variables if v.name == name), None)
+        if existing is None and scope.reuse is True:
+            raise ValueError(
+                f"The variable scope says reuse=True, but there is no variable {name!r}. "
+                "Did you mean reuse=tf.compat.v1.AUTO_REUSE?"
+            )
+    if existing is not None:
+        wanted = {
+            "key_dtype": tf.as_dtype(key_dtype),
+            "value_dtype": tf.as_dtype(value_dtype),
+            "dim": dim,
+            "devices": _devices(devices),
+            "trainable": trainable,
+            "checkpoint": checkpoint,
+            "bp_v2": bp_v2,
+        }
+        _require_same(existing, wanted)
+        return existing
+    variable = Variable(
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        dim=dim,
+        devices=devices,
+        partitioner=partitioner,
+        shared_name=shared_name,
+        name=name,
+        initializer=initializer,
+        trainable=trainable,
+        checkpoint=checkpoint,
+        init_size=init_size,
+        kv_creator=kv_creator,
+        restrict_policy=restrict_policy,
+        bp_v2=bp_v2,
+    )
+    if graph is None:
+        _eager_variables[name] = variable
+    return variable
+
+
+def _require_same(existing: Variable, wanted: dict[str, Any]) -> None:
+    for what, value in wanted.items():
+        there = getattr(existing, what)
+        if there != value:
+            raise ValueError(
+                f"A variable {existing.name!r} exists with {what}={there!r}. "
+                f"Received: {what}={value!r}"
+            )

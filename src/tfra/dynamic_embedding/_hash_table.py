@@ -1,0 +1,353 @@
+"""What the table classes share: a hash table of the engine as a TensorFlow resource."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import ANONYMOUS, Saveable, in_plain_graph, ops, tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._content import Content, content_of, export_tables
+from tfra.dynamic_embedding._initializers import ConstantRow, RandomRows, constant_row
+
+
+class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
+    """A mutable hash table of the engine, as a TensorFlow resource.
+
+    The base of the table classes. A table made with a scalar default value holds scalars; one made
+    with a vector holds rows of its length.
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str,
+        checkpoint: bool,
+        capacity: int,
+        device: str,
+    ) -> None:
+        if checkpoint and not name:
+            raise ValueError(f"A table with checkpoint=True needs a `name`. Received: {name!r}")
+        self._key_dtype = arguments.key_dtype(key_dtype)
+        self._value_dtype = arguments.value_dtype(value_dtype)
+        if isinstance(default_value, (ConstantRow, RandomRows)):
+            self._initial: ConstantRow | RandomRows = default_value
+        else:
+            self._initial = constant_row(default_value, self._value_dtype, None)
+        if isinstance(self._initial, ConstantRow):
+            self._row_shape = list(self._initial.row.shape)
+        else:
+            self._row_shape = [self._initial.dim]
+        self._dim = self._row_shape[0] if self._row_shape else 1
+        if self._dim < 1:
+            raise ValueError(f"A row must have a length >= 1. Received: {self._dim}")
+        self._capacity = _capacity(capacity)
+        self._name = name or type(self).__name__
+        self._checkpoint = bool(checkpoint)
+        self._shared_name: str | None = None
+        self._creator: Any = None
+        self._row: tf.Tensor | None = None
+        with tf.init_scope():
+            if in_plain_graph():
+                self._shared_name = tf.compat.v1.get_default_graph().unique_name(self._name)
+            super().__init__(device=device or "")
+            _ = self.resource_handle  # Created now, where the table is made.
+            if in_plain_graph():
+                self._initialize_in_graph()
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """The table key dtype."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The table value dtype."""
+        return self._value_dtype
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self._name
+
+    @property
+    def dim(self) -> int:
+        """The length of a row; 1 for a table of scalars."""
+        return self._dim
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} name={self._name!r} key_dtype={self._key_dtype.name} "
+            f"value_dtype={self._value_dtype.name} dim={self._dim}>"
+        )
+
+    # --- The resource. See TrackableResource: TensorFlow calls these when it saves and loads.
+
+    def _create_resource(self) -> tf.Tensor:
+        name = self._shared_name
+        if name is None:
+            # Names inside functions are prefixed when a SavedModel is loaded, so that each must be
+            # unique beforehand.
+            name = ANONYMOUS if tf.executing_eagerly() else f"tfra_{uuid.uuid4().hex}"
+        handle = tf.raw_ops.VarHandleOp(shared_name=name, dtype=tf.int64, shape=[1])
+        if not in_plain_graph():
+            self._create_at(handle)
+        return handle
+
+    def _create_at(self, handle: tf.Tensor) -> Any:
+        """Makes the table unless it is there, and lets the resource behind the handle own it."""
+        token = ops.tfra_table_create(
+            handle,
+            key_dtype=self._key_dtype,
+            value_dtype=self._value_dtype,
+            dim=self._dim,
+            capacity=self._capacity,
+            initializer=self._initial.attribute(),
+        )
+        return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+
+    def _initialize(self) -> Any:
+        return self._create_at(self.resource_handle)
+
+    def _destroy_resource(self) -> None:
+        tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
+
+    def _initialize_in_graph(self) -> None:
+        """In a graph, every op of the table runs after the one that creates it."""
+        with tf.device(self._resource_device):
+            self._creator = self._initialize()
+        keys = tf.compat.v1.GraphKeys
+        tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, self._creator)
+        if self._checkpoint:
+            saveable = Saveable(self._name, self._content(), self._restore_content)
+            tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, saveable)
+
+    def creators(self) -> list[Any]:
+        """Returns the ops that must have run before another finds the table made."""
+        return [] if self._creator is None or tf.executing_eagerly() else [self._creator]
+
+    def _ready(self) -> Any:
+        """A context in which ops find the table made."""
+        return tf.control_dependencies(self.creators())
+
+    # --- Checkpoints.
+
+    def _content(self) -> Content:
+        return content_of([self])
+
+    def _restore_content(self, content: Content) -> Any:
+        return self.restore_rows(content)
+
+    def _serialize_to_tensors(self) -> Content:
+        return self._content() if self._checkpoint else {}
+
+    def _restore_from_tensors(self, restored_tensors: Content) -> Any:
+        return self._restore_content(restored_tensors) if self._checkpoint else tf.no_op()
+
+    def restore_rows(self, content: Content) -> Any:
+        """Replaces what is in the table, and returns the op that does.
+
+        Args:
+            content: Tensors as `content_of` makes them.
+        """
+        handle = self.resource_handle
+        # SavedModel's loader for TF1 restores before it initializes.
+        with tf.control_dependencies(_dependencies(self._create_at(handle))):
+            cleared = ops.tfra_clear(handle)
+        with tf.control_dependencies(_dependencies(cleared)):
+            return ops.tfra_restore(
+                handle,
+                keys=content["keys"],
+                values=content["values"],
+                slots=content["slots"],
+                metadata=content["metadata"],
+            )
+
+    # --- The methods of the reference page.
+
+    def insert(self, keys: Any, values: Any, name: str | None = None) -> Any:
+        """Associates `keys` with `values`. Of equal keys the last one stays.
+
+        Args:
+            keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
+            values: Values to be associated with keys, of the shape of `keys`, followed by the
+                length of a row unless the table holds scalars.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or `values` doesn't match the table data types.
+            ValueError: when the shape of `values` is wrong.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values = arguments.values_tensor(values, self._value_dtype)
+        arguments.check_rows(keys, values, self._row_shape, "values")
+        with self._ready():
+            return ops.tfra_insert(self.resource_handle, keys, values, name=name)
+
+    def lookup(
+        self,
+        keys: Any,
+        dynamic_default_values: Any = None,
+        return_exists: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Looks up `keys` in a table, outputs the corresponding values.
+
+        The `default_value` is used for keys not present in the table.
+
+        Args:
+            keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
+            dynamic_default_values: The values to use if a key is missing in the table: one row, or
+                a row for each key. If None (by default), the table's default value is used.
+            return_exists: if True, returns an additional Tensor which tells which keys are in the
+                table.
+            name: A name for the operation (optional).
+
+        Returns:
+            A tensor of the values, in the shape of `keys`, followed by the length of a row unless
+            the table holds scalars. With `return_exists`, a pair of that and a bool tensor of the
+            shape of `keys`.
+
+        Raises:
+            TypeError: when `keys` or the default values do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        if dynamic_default_values is not None:
+            rows = arguments.values_tensor(
+                dynamic_default_values, self._value_dtype, "dynamic_default_values"
+            )
+            if rows.shape.is_compatible_with(self._row_shape) and (
+                rows.shape.rank is not None and keys.shape.rank != 0
+            ):
+                op = "tfra_lookup"
+            else:
+                arguments.check_rows(keys, rows, self._row_shape, "dynamic_default_values")
+                op = "tfra_lookup_with_defaults"
+        else:
+            op = "tfra_lookup_initial" if isinstance(self._initial, RandomRows) else "tfra_lookup"
+            rows = self._default_row()
+        if return_exists:
+            op += "_exists"
+        with self._ready():
+            result = getattr(ops, op)(self.resource_handle, keys, rows, name=name)
+        return (result.values, result.exists) if return_exists else result
+
+    def _default_row(self) -> tf.Tensor:
+        """The row for missing keys; of random ones, its shape is all that counts."""
+        if tf.executing_eagerly() and self._row is not None:
+            return self._row
+        if isinstance(self._initial, ConstantRow):
+            row = tf.constant(self._initial.row, self._value_dtype, self._row_shape)
+        else:
+            row = tf.zeros(self._row_shape, self._value_dtype)
+        if tf.executing_eagerly():
+            self._row = row
+        return row
+
+    def __getitem__(self, keys: Any) -> tf.Tensor:
+        """Looks up `keys` in a table, outputs the corresponding values."""
+        return self.lookup(keys)
+
+    def accum(self, keys: Any, values_or_deltas: Any, exists: Any, name: str | None = None) -> Any:
+        """Adds to the values of keys that are there, and inserts those that are not.
+
+        A key that is there and whose `exists` is true gets its delta added; one that is missing and
+        whose `exists` is false is inserted with the value. The others are left alone: they came or
+        went since `exists` was found out.
+
+        Args:
+            keys: Keys to accumulate. Can be a tensor of any shape. Must match the table's key type.
+            values_or_deltas: Of the same shape as for `insert`.
+            exists: A bool tensor of the shape of `keys`.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or `values_or_deltas` doesn't match the table data types, or the
+                values are strings.
+        """
+        if self._value_dtype == tf.string:
+            raise TypeError("Strings can't be accumulated. Received: a table of string values")
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        deltas = arguments.values_tensor(values_or_deltas, self._value_dtype, "values_or_deltas")
+        exists = arguments.values_tensor(exists, tf.bool, "exists")
+        arguments.check_rows(keys, deltas, self._row_shape, "values_or_deltas")
+        arguments.check_rows(keys, exists, [], "exists")
+        with self._ready():
+            return ops.tfra_accumulate(self.resource_handle, keys, deltas, exists, name=name)
+
+    def remove(self, keys: Any, name: str | None = None) -> Any:
+        """Removes `keys` and its associated values from the table.
+
+        If a key is not present in the table, it is silently ignored.
+
+        Args:
+            keys: Keys to remove. Can be a tensor of any shape. Must match the table's key type.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        with self._ready():
+            return ops.tfra_remove(self.resource_handle, keys, name=name)
+
+    def clear(self, name: str | None = None) -> Any:
+        """Removes all keys and values from the table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+        """
+        with self._ready():
+            return ops.tfra_clear(self.resource_handle, name=name)
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns tensors of all keys and values in the table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A pair of tensors with the first tensor containing all keys and the second tensors
+            containing all values in the table.
+        """
+        keys, values = export_tables([self], name=name)
+        return keys, values if self._row_shape else tf.reshape(values, [-1])
+
+    def size(self, name: str | None = None) -> tf.Tensor:
+        """Compute the number of elements in this table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A scalar tensor containing the number of elements in this table.
+        """
+        with self._ready():
+            return ops.tfra_size(self.resource_handle, name=name)
+
+
+def _dependencies(op: Any) -> list[Any]:
+    return [] if op is None else [op]
+
+
+def _capacity(capacity: Any) -> int:
+    is_int = isinstance(capacity, (int, np.integer)) and not isinstance(capacity, bool)
+    if is_int and capacity >= 0:
+        return int(capacity)
+    raise ValueError(f"A capacity must be an integer >= 0. Received: {capacity!r}")

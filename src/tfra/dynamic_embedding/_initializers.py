@@ -1,0 +1,198 @@
+"""What a missing key's row is, from whatever a user may give as `initializer`."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfra import initializers
+from tfra._tf import tf
+
+
+@dataclass(frozen=True)
+class ConstantRow:
+    """The same row for every key."""
+
+    row: np.ndarray[Any, Any]  # Of the value type; its shape is that of a row: (dim,) or ().
+
+    def attribute(self) -> str:
+        """Returns what the op that creates a table is told."""
+        if self.row.dtype.kind in "SUO":
+            return "zeros"  # Strings are given to each lookup.
+        return "constant " + np.ascontiguousarray(self.row).tobytes().hex()
+
+
+@dataclass(frozen=True)
+class RandomRows:
+    """A row that is a function of seed and key, computed by the engine."""
+
+    initializer: initializers.Uniform | initializers.Normal
+    seed: int
+    dim: int
+
+    def attribute(self) -> str:
+        """Returns what the op that creates a table is told."""
+        match self.initializer:
+            case initializers.Uniform(low, high):
+                kind, a, b = "uniform", low, high
+            case initializers.TruncatedNormal(mean, stddev):
+                kind, a, b = "truncated_normal", mean, stddev
+            case initializers.Normal(mean, stddev):
+                kind, a, b = "normal", mean, stddev
+        return f"{kind} {self.seed} {float(a).hex()} {float(b).hex()}"
+
+
+@dataclass(frozen=True)
+class ComputedRows:
+    """Rows that a function of the user's makes, for missing keys only."""
+
+    function: Callable[[Any], Any]  # From a shape (n, dim) to a tensor.
+
+
+InitialRows = ConstantRow | RandomRows | ComputedRows
+
+
+def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> ConstantRow:
+    """Returns the row that `value` stands for, of this shape, or of its own if that is None.
+
+    Raises:
+        ValueError: If it does not have that shape.
+        TypeError: If it is not of the type of the table.
+    """
+    if tf.is_tensor(value):
+        static = tf.get_static_value(value)
+        if static is None:
+            raise ValueError(f"A default value must be known when the table is made: {value}")
+        value = static
+    numpy_dtype = dtype.as_numpy_dtype
+    try:
+        row = np.asarray(value, dtype=object if dtype == tf.string else numpy_dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"A default value must be {dtype.name}. Received: {value!r}") from error
+    if dtype == tf.string:
+        texts = [v if isinstance(v, (str, bytes)) else "" for v in row.reshape(-1)]
+        row = np.array(texts, dtype=object).reshape(row.shape)
+    if shape is None:
+        if row.ndim > 1:
+            raise ValueError(
+                f"A default value must be a scalar or a vector. Received shape: {row.shape}"
+            )
+        return ConstantRow(row)
+    if row.shape not in (shape, (), (1,)):
+        raise ValueError(
+            f"An initial value must be a number or a row: expected shape {shape}, "
+            f"received {row.shape}"
+        )
+    return ConstantRow(np.array(np.broadcast_to(row, shape)))
+
+
+def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> InitialRows:
+    """Returns what missing keys of a `Variable` get.
+
+    Args:
+        initializer: None, a number, an array, an initializer of TensorFlow, Keras or this package
+            (or its class), or any callable that takes a shape, or a shape and a dtype.
+        dtype: The value type.
+        dim: The length of a row.
+        name: Of the variable: stands in for a seed where none is given.
+    """
+    if initializer is None:
+        initializer = "" if dtype == tf.string else 0
+    if isinstance(initializer, type):
+        initializer = initializer()
+    known = _in_engine(initializer, dim)
+    if isinstance(known, (initializers.Uniform, initializers.Normal)):
+        if dtype.is_floating:
+            return RandomRows(known, _seed_of(initializer, name), dim)
+    elif known is not None:
+        initializer = known.value
+    if callable(initializer):
+        return ComputedRows(_with_dtype(initializer, dtype))
+    return constant_row(initializer, dtype, (dim,))
+
+
+def _in_engine(
+    initializer: Any, dim: int
+) -> initializers.Uniform | initializers.Normal | initializers.Constant | None:
+    """Returns the engine's equivalent of an initializer, if it has one."""
+    if isinstance(initializer, initializers.Initializer):
+        if isinstance(initializer, (initializers.Zeros, initializers.Ones)):
+            return initializers.Constant(float(isinstance(initializer, initializers.Ones)))
+        return initializer  # type: ignore[return-value]
+    # By the class's name: TensorFlow and Keras have several classes for each, with the same
+    # meaning and the same attributes.
+    kind = type(initializer).__name__
+    module = type(initializer).__module__.split(".")[0]
+    if module not in ("tensorflow", "keras", "tf_keras"):
+        return None
+
+    def get(attribute: str) -> Any:
+        for spelling in (attribute, "_" + attribute):
+            if hasattr(initializer, spelling):
+                return getattr(initializer, spelling)
+        raise AttributeError(f"{initializer!r} has no {attribute}")
+
+    if kind == "Zeros":
+        return initializers.Constant(0.0)
+    if kind == "Ones":
+        return initializers.Constant(1.0)
+    if kind == "Constant":
+        return initializers.Constant(get("value"))
+    if kind == "RandomUniform":
+        low, high = get("minval"), get("maxval")
+        return initializers.Uniform(low, 1.0 if high is None else high)
+    if kind == "RandomNormal":
+        return initializers.Normal(get("mean"), get("stddev"))
+    if kind == "TruncatedNormal":
+        return initializers.TruncatedNormal(get("mean"), get("stddev"))
+    if hasattr(initializer, "scale") and hasattr(initializer, "distribution"):
+        return _variance_scaling(initializer.scale, initializer.distribution, dim)
+    return None
+
+
+def _variance_scaling(
+    scale: float, distribution: str, dim: int
+) -> initializers.Uniform | initializers.Normal:
+    """Glorot, He and Lecun initializers, as for a square matrix of rows.
+
+    A table has no number of rows that could count as its fan, so both fans are `dim`.
+    """
+    variance = scale / max(1, dim)
+    if distribution == "uniform":
+        limit = math.sqrt(3.0 * variance)
+        return initializers.Uniform(-limit, limit)
+    if distribution == "untruncated_normal":
+        return initializers.Normal(0.0, math.sqrt(variance))
+    # The standard deviation of a normal distribution cut at two of its own.
+    return initializers.TruncatedNormal(0.0, math.sqrt(variance) / 0.87962566103423978)
+
+
+def _seed_of(initializer: Any, name: str) -> int:
+    """The initializer's seed, or one that is the same in every process that runs the program."""
+    # Keras draws a seed where none was given, and keeps what was given beside it.
+    seed = getattr(initializer, "_init_seed", getattr(initializer, "seed", None))
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return int(seed) % 2**63
+    return zlib.crc32(name.encode())
+
+
+def _with_dtype(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        parameters = {}  # type: ignore[assignment]
+    takes_dtype = "dtype" in parameters or any(
+        p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
+    )
+
+    def rows(shape: Any) -> tf.Tensor:
+        made = function(shape, dtype=dtype) if takes_dtype else function(shape)
+        return tf.cast(tf.convert_to_tensor(made), dtype)
+
+    return rows

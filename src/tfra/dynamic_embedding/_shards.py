@@ -1,0 +1,108 @@
+"""Several tables as one: keys go where the partitioner says, results come back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfra._tf import tf
+from tfra.dynamic_embedding._content import Content
+from tfra.dynamic_embedding._hash_table import HashTable
+
+
+def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+    """Says which of `shard_num` tables each key belongs to: the remainder of integers.
+
+    Args:
+        keys: A tensor of keys.
+        shard_num: The number of tables.
+
+    Returns:
+        An int32 tensor of the shape of `keys`. Strings are hashed.
+    """
+    if keys.dtype == tf.string:
+        return tf.cast(tf.strings.to_hash_bucket_fast(keys, shard_num), tf.int32)
+    return tf.cast(keys % shard_num, tf.int32)
+
+
+class Shards:
+    """The tables of a Variable."""
+
+    def __init__(
+        self,
+        tables: Sequence[HashTable],
+        partitioner: Callable[[tf.Tensor, int], tf.Tensor],
+    ) -> None:
+        self.tables = tuple(tables)
+        self._partitioner = partitioner
+
+    def write(self, method: str, keys: tf.Tensor, rows: tuple[Any, ...], name: str | None) -> Any:
+        """Calls a method of each table with its keys, and with their part of `rows`."""
+        if len(self.tables) == 1:
+            return getattr(self.tables[0], method)(keys, *rows, name=name)
+        flat, parts = self._flat(keys)
+        rank = keys.shape.rank
+        key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
+        row_parts = [
+            tf.dynamic_partition(_flatten(row, keys, rank), parts, len(self.tables)) for row in rows
+        ]
+        written = [
+            getattr(table, method)(key_parts[i], *[row[i] for row in row_parts])
+            for i, table in enumerate(self.tables)
+        ]
+        return None if tf.executing_eagerly() else tf.group(*written, name=name)
+
+    def lookup(self, keys: tf.Tensor, return_exists: bool, name: str | None) -> Any:
+        """Looks keys up where they belong."""
+        if len(self.tables) == 1:
+            return self.tables[0].lookup(keys, return_exists=return_exists, name=name)
+        flat, parts = self._flat(keys)
+        numbers = tf.dynamic_partition(tf.range(tf.size(flat)), parts, len(self.tables))
+        key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
+        found = [
+            table.lookup(key_parts[i], return_exists=True) for i, table in enumerate(self.tables)
+        ]
+        values = _stitch(numbers, [values for values, _ in found], keys, name)
+        if not return_exists:
+            return values
+        return values, _stitch(numbers, [exists for _, exists in found], keys, None)
+
+    def restore(self, content: Content) -> Any:
+        """Replaces what is in the tables by the content of any number of tables."""
+        if len(self.tables) == 1:
+            return self.tables[0].restore_rows(content)
+        _, parts = self._flat(content["keys"])
+        by_name = {
+            name: tf.dynamic_partition(tensor, parts, len(self.tables))
+            for name, tensor in content.items()
+        }
+        restored = [
+            table.restore_rows({name: tensors[i] for name, tensors in by_name.items()})
+            for i, table in enumerate(self.tables)
+        ]
+        return None if tf.executing_eagerly() else tf.group(*restored)
+
+    def _flat(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        flat = tf.reshape(keys, [-1])
+        parts = tf.convert_to_tensor(self._partitioner(flat, len(self.tables)))
+        return flat, tf.reshape(tf.cast(parts, tf.int32), [-1])
+
+
+def _flatten(row: tf.Tensor, keys: tf.Tensor, rank: int | None) -> tf.Tensor:
+    """Makes one dimension of those of the keys."""
+    if rank is None:
+        tail = tf.shape(row)[tf.rank(keys) :]
+        return tf.reshape(row, tf.concat([[-1], tail], axis=0))
+    return tf.reshape(
+        row, tf.concat([tf.reshape(tf.size(keys), [1]), tf.shape(row)[rank:]], axis=0)
+    )
+
+
+def _stitch(
+    numbers: list[tf.Tensor], parts: list[tf.Tensor], keys: tf.Tensor, name: str | None
+) -> tf.Tensor:
+    """Puts what the tables gave into the order and shape of the keys."""
+    row_shape = parts[0].shape[1:]
+    flat = tf.dynamic_stitch(numbers, parts)
+    shape = tf.concat([tf.shape(keys), tf.constant(row_shape, tf.int32)], axis=0)
+    return tf.ensure_shape(tf.reshape(flat, shape, name=name), keys.shape.concatenate(row_shape))

@@ -1,0 +1,411 @@
+"""A variable whose rows are found by key, in one table or several."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._content import Content, content_of, export_tables
+from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
+from tfra.dynamic_embedding._hash_table import HashTable
+from tfra.dynamic_embedding._initializers import ComputedRows, constant_row, initial_rows
+from tfra.dynamic_embedding._shards import Shards, default_partition_fn
+
+
+class GraphKeys:
+    """Names of the collections that a `Variable` made in a graph is in."""
+
+    DYNAMIC_EMBEDDING_VARIABLES = "dynamic_embedding_variables"
+    TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
+
+
+class Variable(AutoTrackable):  # type: ignore[misc]
+    """A variable of rows that are found by key, with no fixed vocabulary.
+
+    A key gets a row of its own when it is first written. Looking up a key that is not there gives
+    its initial value and stores nothing. Random initial values are a function of the initializer's
+    seed and the key: the same whatever the batch, the order or the number of tables.
+
+    Example:
+    >>> variable = tfra.dynamic_embedding.Variable(dim=2, initializer=-1.0)
+    >>> variable.upsert([7], [[1.0, 2.0]])
+    >>> variable.lookup([7, 8]).numpy().tolist()
+    [[1.0, 2.0], [-1.0, -1.0]]
+
+    Args:
+        key_dtype: the type of the key tensors.
+        value_dtype: the type of the value tensors.
+        dim: the length of the value array for each key.
+        devices: the list of devices holding the tables. One table will be created on each device.
+        partitioner: partition function of keys, which gives the index of the table for each key:
+            called with the keys and the number of tables.
+        shared_name: Not used.
+        name: A name for the variable.
+        initializer: The value to use if a key is missing: a number, an array, an initializer of
+            TensorFlow or Keras or its class, or a callable that is given a shape (and a dtype, if
+            it takes one). The last kind is called for missing keys only, each time they are looked
+            up. `None` stands for 0.
+        trainable: whether optimizers update it.
+        checkpoint: if True, the contents are saved to and restored from checkpoints.
+        init_size: room for so many keys from the beginning, divided among the tables.
+        kv_creator: a `KVCreator`, which makes the tables; `CuckooHashTable`s by default.
+        restrict_policy: a class that is made with this variable and has the methods `apply_update`
+            and `apply_restriction` and the property `status`.
+        bp_v2: whether optimizers update rows by adding to them instead of setting them.
+
+    Raises:
+        TypeError: If a type is not supported.
+        ValueError: If a number is out of range, or the initial value does not fit a row.
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        dim: int = 1,
+        devices: str | Sequence[str] | None = None,
+        partitioner: Callable[[tf.Tensor, int], tf.Tensor] = default_partition_fn,
+        shared_name: str | None = None,
+        name: str = "DynamicEmbedding_Variable",
+        initializer: Any = None,
+        trainable: bool = True,
+        checkpoint: bool = True,
+        init_size: int = 0,
+        kv_creator: KVCreator | None = None,
+        restrict_policy: Any = None,
+        bp_v2: bool = False,
+    ) -> None:
+        self._key_dtype = arguments.key_dtype(key_dtype)
+        self._value_dtype = arguments.value_dtype(value_dtype)
+        self._dim = _positive(dim, "dim")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
+        if kv_creator is not None and not isinstance(kv_creator, KVCreator):
+            raise TypeError(f"`kv_creator` must be a KVCreator. Received: {kv_creator!r}")
+        if not callable(partitioner):
+            raise TypeError(f"`partitioner` must be callable. Received: {partitioner!r}")
+        self._name = name
+        self.devices = _devices(devices)
+        self.partitioner = partitioner
+        self.shared_name = shared_name
+        self.initializer = initializer
+        self.trainable = bool(trainable)
+        self.checkpoint = bool(checkpoint)
+        self.init_size = _positive(init_size, "init_size", at_least=0)
+        self.kv_creator = kv_creator or CuckooHashTableCreator()
+        self.bp_v2 = bool(bp_v2)
+
+        initial = initial_rows(initializer, self._value_dtype, self._dim, name)
+        self._computed = initial if isinstance(initial, ComputedRows) else None
+        if self._computed is not None:
+            zero = "" if self._value_dtype == tf.string else 0
+            initial = constant_row(zero, self._value_dtype, (self._dim,))
+        tables = []
+        for i, device in enumerate(self.devices):
+            table = self.kv_creator.create(
+                key_dtype=self._key_dtype,
+                value_dtype=self._value_dtype,
+                default_value=initial,
+                name=f"{name}-{i + 1}of{len(self.devices)}",
+                checkpoint=False,
+                init_size=self.init_size // len(self.devices),
+                device=device,
+            )
+            tables.append(table)
+        self._shards = self._no_dependency(Shards(tables, partitioner))
+        self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
+        self._add_to_graph()
+
+    def _add_to_graph(self) -> None:
+        with tf.init_scope():
+            if not in_plain_graph():
+                return
+            collect = tf.compat.v1.add_to_collection
+            collect(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES, self)
+            if self.trainable:
+                collect(GraphKeys.TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES, self)
+            if self.checkpoint:
+                content = content_of(self.tables)
+                saveable = Saveable(self._name, content, self._shards.restore)
+                collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+
+    # --- Checkpoints: the tables are saved together, and restored into as many as there are.
+
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        if save_type == SAVE_FOR_CHECKPOINT:
+            return {}
+        return {f"table_{i}": table for i, table in enumerate(self.tables)}
+
+    def _serialize_to_tensors(self) -> Content:
+        return content_of(self.tables) if self.checkpoint else {}
+
+    def _restore_from_tensors(self, restored_tensors: Content) -> Any:
+        return self._shards.restore(restored_tensors) if self.checkpoint else tf.no_op()
+
+    # --- Attributes.
+
+    @property
+    def name(self) -> str:
+        """The name of the variable."""
+        return self._name
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """The type of the keys."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The type of the values."""
+        return self._value_dtype
+
+    @property
+    def dim(self) -> int:
+        """The length of a row."""
+        return self._dim
+
+    @property
+    def tables(self) -> list[HashTable]:
+        """The tables, one on each device."""
+        return list(self._shards.tables)
+
+    @property
+    def shard_num(self) -> int:
+        """The number of tables."""
+        return len(self._shards.tables)
+
+    @property
+    def resource_handle(self) -> tf.Tensor:
+        """Returns the resource handle associated with this Resource: of the first table."""
+        return self._shards.tables[0].resource_handle
+
+    @property
+    def restrict_policy(self) -> Any:
+        """The policy that `restrict` follows, or None."""
+        return self._restrict_policy
+
+    def __repr__(self) -> str:
+        return (
+            f"<tfra.dynamic_embedding.Variable name={self._name!r} "
+            f"key_dtype={self._key_dtype.name} value_dtype={self._value_dtype.name} "
+            f"dim={self._dim} tables={self.shard_num}>"
+        )
+
+    # --- Methods.
+
+    def upsert(self, keys: Any, values: Any, name: str | None = None) -> Any:
+        """Insert or Update `keys` with `values`.
+
+        If key exists already, value will be updated. Of equal keys the last one stays.
+
+        Args:
+            keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
+            values: Values to be associated with keys, of shape `keys.shape + [dim]`.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or `values` doesn't match the table data types.
+            ValueError: when the shape of `values` is wrong.
+        """
+        keys, values = self._keys_and_rows(keys, values, "values")
+        return self._shards.write("insert", keys, (values,), name)
+
+    def accum(
+        self, keys: Any, old_values: Any, new_values: Any, exists: Any, name: str | None = None
+    ) -> Any:
+        """Adds `new_values - old_values` to keys that are there, and inserts those that are not.
+
+        A key that is there and whose `exists` is true gets the difference added; one that is
+        missing and whose `exists` is false is inserted with its new value. The others are left
+        alone.
+
+        Args:
+            keys: Keys to update. Can be a tensor of any shape. Must match the table's key type.
+            old_values: What a lookup gave, of shape `keys.shape + [dim]`.
+            new_values: What they are to be, of the same shape.
+            exists: A bool tensor of the shape of `keys`, from the same lookup.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or the values don't match the table data types.
+            ValueError: when a shape is wrong.
+        """
+        if self._value_dtype == tf.string:
+            raise TypeError("Strings can't be accumulated. Received: a variable of string values")
+        keys, new_values = self._keys_and_rows(keys, new_values, "new_values")
+        old_values = arguments.values_tensor(old_values, self._value_dtype, "old_values")
+        arguments.check_rows(keys, old_values, [self._dim], "old_values")
+        exists = arguments.values_tensor(exists, tf.bool, "exists")
+        arguments.check_rows(keys, exists, [], "exists")
+        if self._value_dtype == tf.bool:
+            deltas = new_values
+        else:
+            deltas = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
+        return self._shards.write("accum", keys, (deltas, exists), name)
+
+    def lookup(self, keys: Any, return_exists: bool = False, name: str | None = None) -> Any:
+        """Looks up `keys` in a Variable, outputs the corresponding values.
+
+        The initial value is used for keys not present; they are not inserted.
+
+        Args:
+            keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
+            return_exists: if True, returns an additional Tensor which tells which keys are there.
+            name: A name for the operation (optional).
+
+        Returns:
+            A tensor of the values, of shape `keys.shape + [dim]`. With `return_exists`, a pair of
+            that and a bool tensor of the shape of `keys`.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        if self._computed is None:
+            return self._shards.lookup(keys, return_exists, name)
+        values, exists = self._shards.lookup(keys, True, name)
+        values = self._fill_missing(keys, values, exists)
+        return (values, exists) if return_exists else values
+
+    def _fill_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
+        """Has the user's initializer make a row for each missing key, equal keys once."""
+        assert self._computed is not None
+        missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
+        unique, numbers = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), missing))
+        rows = self._computed.function([tf.size(unique), self._dim])
+        rows = tf.gather(tf.ensure_shape(rows, [None, self._dim]), numbers)
+        flat = tf.reshape(values, [-1, self._dim])
+        filled = tf.reshape(tf.tensor_scatter_nd_update(flat, missing, rows), tf.shape(values))
+        return tf.ensure_shape(filled, values.shape)
+
+    def remove(self, keys: Any, name: str | None = None) -> Any:
+        """Removes `keys` and its associated values from the variable.
+
+        If a key is not present in the table, it is silently ignored.
+
+        Args:
+            keys: Keys to remove. Can be a tensor of any shape. Must match the table's key type.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        return self._shards.write("remove", keys, (), name)
+
+    def clear(self, name: str | None = None) -> Any:
+        """Removes all keys and values.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+        """
+        cleared = [table.clear() for table in self.tables]
+        return None if tf.executing_eagerly() else tf.group(*cleared, name=name)
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns tensors of all keys and values in the table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A pair of tensors with the first tensor containing all keys and the second tensors
+            containing all values in the table.
+        """
+        return export_tables(self.tables, name=name)
+
+    def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
+        """Compute the number of elements in the index-th table of this Variable.
+
+        If index is none, the total size of the Variable wil be return.
+
+        Args:
+            index: The index of table (optional)
+            name: A name for the operation (optional).
+
+        Returns:
+            A scalar tensor containing the number of elements in this Variable.
+
+        Raises:
+            ValueError: If there is no such table.
+        """
+        if index is None:
+            sizes = [table.size() for table in self.tables]
+            return tf.add_n(sizes, name=name) if len(sizes) > 1 else sizes[0]
+        if not isinstance(index, (int, np.integer)) or not 0 <= index < self.shard_num:
+            raise ValueError(
+                f"`index` must be an integer in [0, {self.shard_num}). Received: {index!r}"
+            )
+        return self.tables[int(index)].size(name=name)
+
+    def restrict(self, num_reserved: int, **kwargs: Any) -> Any:
+        """Restricts the number of keys, by the rule of `restrict_policy`.
+
+        Args:
+            num_reserved: int. Number of remaining features after restriction.
+            **kwargs: keyword arguments passing to `restrict_policy.apply_restriction`.
+
+        Returns:
+            An operation to restrict size of the variable itself. Return None if the restrict policy
+            is not set.
+        """
+        if self._restrict_policy is None:
+            warnings.warn(
+                f"{self._name} has no restrict_policy, so restrict() leaves it as it is. Give the "
+                "Variable one when it is made.",
+                stacklevel=2,
+            )
+            return None
+        return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
+
+    def _keys_and_rows(self, keys: Any, values: Any, what: str) -> tuple[tf.Tensor, tf.Tensor]:
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values = arguments.values_tensor(values, self._value_dtype, what)
+        arguments.check_rows(keys, values, [self._dim], what)
+        return keys, values
+
+
+def _positive(number: Any, what: str, at_least: int = 1) -> int:
+    if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
+        if number >= at_least:
+            return int(number)
+        raise ValueError(f"`{what}` must be >= {at_least}. Received: {number}")
+    raise TypeError(f"`{what}` must be an integer. Received: {number!r}")
+
+
+def _devices(devices: str | Sequence[str] | None) -> list[str]:
+    if devices is None:
+        return [""]
+    devices = [devices] if isinstance(devices, str) else list(devices)
+    if not devices:
+        raise ValueError(f"`devices` must have at least one entry. Received: {devices}")
+    return devices
+
+
+def _policy(restrict_policy: Any, variable: Variable) -> Any:
+    if restrict_policy is None:
+        return None
+    methods = ("apply_update", "apply_restriction", "status")
+    if not callable(restrict_policy) or not all(hasattr(restrict_policy, m) for m in methods):
+        raise TypeError(
+            "`restrict_policy` must be a class with `apply_update`, `apply_restriction` and "
+            f"`status`. Received: {restrict_policy!r}"
+        )
+    return restrict_policy(variable)

@@ -1,0 +1,53 @@
+"""What saving and restoring takes: python checkpoint_memory.py save|restore PATH ROWS SHARDS
+
+Prints the bytes of the table and the most that the process grew by, from before the table was
+filled (restore), or from when it was full (save).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+
+import tensorflow as tf
+from common import check, cpu_devices, de, fill, memory, reset_peak_memory
+
+DIM = 16
+
+
+def make(shards: int) -> tuple[de.Variable, tf.train.Checkpoint]:
+    variable = de.Variable(dim=DIM, devices=cpu_devices(shards), name="table")
+    return variable, tf.train.Checkpoint(table=variable)
+
+
+def warm_up(shards: int) -> None:
+    """Threads, buffers and code are there before anything is measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        variable, checkpoint = make(shards)
+        fill(variable, 10_000)
+        checkpoint.read(checkpoint.write(f"{folder}/warm_up")).assert_consumed()
+
+
+def main() -> None:
+    action, path, count, shards = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    warm_up(shards)
+    empty = memory()
+    variable, checkpoint = make(shards)
+    if action == "save":
+        fill(variable, count)
+        full = memory()
+        reset_peak_memory()
+        checkpoint.write(path)
+        peak = memory("VmHWM") - full
+    else:
+        reset_peak_memory()
+        checkpoint.read(path).assert_consumed()
+        peak = memory("VmHWM") - empty
+        full = memory()
+        check(variable, count)
+    print(json.dumps({"table": full - empty, "peak": peak}))
+
+
+if __name__ == "__main__":
+    main()

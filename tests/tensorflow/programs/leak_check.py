@@ -1,0 +1,98 @@
+"""Many small calls on one table: by how much does the process grow?
+
+By hand, for a long time: python leak_check.py 500000 [eager|function|session|errors]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from common import DIM, de, ids, memory, rows
+
+v1 = tf.compat.v1
+WARM_UP = 3000
+
+
+def eager_calls() -> Callable[[], object]:
+    variable = de.Variable(dim=DIM, name="eager")
+    keys, values = ids(1, 2, 3), rows(3, 1.0)
+
+    def calls() -> None:
+        variable.upsert(keys, values)
+        variable.lookup(keys, return_exists=True)
+        variable.size()
+
+    return calls
+
+
+def function_calls() -> Callable[[], object]:
+    variable = de.Variable(dim=DIM, name="function")
+    words = de.Variable(key_dtype=tf.string, dim=DIM, name="words")
+
+    @tf.function
+    def calls(keys: tf.Tensor, names: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        variable.upsert(keys, values)
+        words.upsert(names, values)
+        sizes = variable.size(), words.size()
+        variable.remove(keys[:1])
+        return variable.lookup(keys), words.lookup(names), *sizes, *variable.export()
+
+    names = tf.constant(["short", "long" * 20, ""])
+    return lambda: calls(ids(1, 2, 3), names, rows(3, 1.0))
+
+
+def session_calls() -> Callable[[], object]:
+    with tf.Graph().as_default():
+        variable = de.Variable(dim=DIM, name="session")
+        keys, values = v1.placeholder(tf.int64), v1.placeholder(tf.float32)
+        fetches = variable.upsert(keys, values), variable.lookup(keys), variable.size()
+        session = v1.Session()
+    feeds = {keys: np.arange(3), values: np.ones((3, DIM), np.float32)}
+    return lambda: session.run(fetches, feeds)
+
+
+def error_calls() -> Callable[[], object]:
+    variable = de.Variable(dim=DIM, name="errors")
+    keys, values = ids(1, 2, 3), rows(3, 1.0, DIM + 1)
+    any_shape = [tf.TensorSpec(None, tf.int64), tf.TensorSpec(None, tf.float32)]
+    upsert = tf.function(variable.upsert, input_signature=any_shape)
+
+    def calls() -> None:
+        try:
+            upsert(keys, values)
+        except tf.errors.InvalidArgumentError:
+            return
+        raise AssertionError("rows of the wrong width were taken")
+
+    return calls
+
+
+KINDS = {
+    "eager": eager_calls,
+    "function": function_calls,
+    "session": session_calls,
+    "errors": error_calls,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", type=int, help="how often the calls are made")
+    parser.add_argument("kind", choices=KINDS, nargs="?", default="eager")
+    arguments = parser.parse_args()
+    calls = KINDS[arguments.kind]()
+    for _ in range(WARM_UP):
+        calls()
+    before = memory()
+    for _ in range(arguments.count):
+        calls()
+    grown = memory() - before
+    print(json.dumps({"calls": arguments.count, "before": before, "grown": grown}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Wrong arguments: which error, with what was expected and received, and nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tf_support import KINDS, TfCase, as_content, content, de, raises
+
+import tensorflow as tf
+
+Call = Callable[[Any, Any], Any]
+SHAPE_ERRORS = (ValueError, tf.errors.InvalidArgumentError)
+ACCUM_ERRORS = (TypeError, ValueError, NotImplementedError, tf.errors.OpError)
+OBJECTS = ("Variable", "Variable of shards", *KINDS)
+F32 = np.float32
+
+
+class Subject:
+    """A Variable or a table, under the names of the methods of a Variable."""
+
+    def __init__(self, kind: str, case: TfCase) -> None:
+        self.case, self.is_variable = case, kind not in KINDS
+        devices = ["/CPU:0"] * 3 if kind == "Variable of shards" else None
+        self.held = case.variable(devices=devices) if self.is_variable else case.table(kind)
+        keys, values = case.keys(range(6)), case.values(6)
+        self.upsert(keys, values)
+        self.before = as_content(keys, values)
+        self.lookup, self.remove = self.held.lookup, self.held.remove
+
+    def upsert(self, keys: Any, values: Any) -> Any:
+        return (self.held.upsert if self.is_variable else self.held.insert)(keys, values)
+
+    def accum(self, keys: Any, values: Any, exists: Any) -> Any:
+        return self.held.accum(keys, *[values] * (1 + self.is_variable), exists)
+
+    def assert_unchanged(self) -> None:
+        assert content(self.held) == self.before
+
+
+@pytest.fixture(params=OBJECTS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+METHODS: dict[str, Callable[[Subject, Any], Any]] = {
+    "lookup": lambda subject, keys: subject.lookup(keys),
+    "upsert": lambda subject, keys: subject.upsert(keys, subject.case.values(np.shape(keys))),
+    "remove": lambda subject, keys: subject.remove(keys),
+    "accum": lambda subject, keys: subject.accum(
+        keys, subject.case.values(np.shape(keys)), np.ones(np.shape(keys), bool)
+    ),
+}
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> Callable[[Subject, Any], Any]:
+    return METHODS[request.param]
+
+
+STRINGS = {"list": ["a", "b"], "str": "a", "array": np.array(["a"]), "tensor": tf.constant(["a"])}
+INTEGERS = {"list": [1, 2], "int": 1, "array": np.array([1]), "tensor": tf.constant([1])}
+
+
+@pytest.mark.parametrize("form", STRINGS)
+@pytest.mark.parametrize("key_dtype", ["int32", "int64"])
+def test_string_keys_of_a_table_of_integers(
+    kind: str, method: Any, key_dtype: str, form: str
+) -> None:
+    subject = Subject(kind, TfCase(key_dtype))
+    error = raises(TypeError, lambda: method(subject, STRINGS[form]))
+    assert isinstance(error, ValueError)
+    subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("form", INTEGERS)
+def test_integer_keys_of_a_table_of_strings(kind: str, method: Any, form: str) -> None:
+    subject = Subject(kind, TfCase("string"))
+    error = raises(TypeError, lambda: method(subject, INTEGERS[form]))
+    assert isinstance(error, ValueError)
+    subject.assert_unchanged()
+
+
+WRONG_KEYS = {
+    "int32": ("int64", tf.constant([1], tf.int32)),
+    "int64": ("int32", tf.constant([1], tf.int64)),
+    "uint64": ("int64", tf.constant([1], tf.uint64)),
+    "float32": ("int64", tf.constant([1.0])),
+    "bool": ("int64", tf.constant([True])),
+    "array of floats": ("int64", np.array([1.5])),
+    "floats": ("int64", [1.5]),
+    "floats for strings": ("string", tf.constant([1.5])),
+}
+
+
+@pytest.mark.parametrize(("key_dtype", "keys"), WRONG_KEYS.values(), ids=WRONG_KEYS)
+def test_keys_of_a_wrong_type(kind: str, method: Any, key_dtype: str, keys: Any) -> None:
+    subject = Subject(kind, TfCase(key_dtype))
+    raises(TypeError, lambda: method(subject, keys))
+    subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("key_dtype", ["int64", "string"])
+def test_keys_of_a_wrong_type_while_tracing(kind: str, key_dtype: str) -> None:
+    subject = Subject(kind, TfCase(key_dtype))
+    lookup = tf.function(lambda keys: subject.lookup(keys))
+    with pytest.raises(TypeError):
+        lookup(tf.constant([1.5]))
+    subject.assert_unchanged()
+
+
+WRONG_VALUES = {
+    "float64": ("float32", tf.ones([2, 3], tf.float64)),
+    "int32": ("float32", tf.ones([2, 3], tf.int32)),
+    "float16": ("bfloat16", tf.ones([2, 3], tf.float16)),
+    "strings": ("float32", tf.fill([2, 3], "a")),
+    "list of strings": ("float32", [["a"] * 3] * 2),
+    "numbers for strings": ("string", tf.ones([2, 3])),
+    "floats for integers": ("int64", tf.ones([2, 3])),
+    "list of floats for integers": ("int64", [[1.5] * 3] * 2),
+    "array of floats for integers": ("int32", np.full((2, 3), 1.5)),
+    "integers for bools": ("bool", tf.ones([2, 3], tf.int32)),
+}
+
+
+@pytest.mark.parametrize(("value_dtype", "values"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_values_of_a_wrong_type(kind: str, value_dtype: str, values: Any) -> None:
+    subject = Subject(kind, TfCase("int64", value_dtype))
+    raises(TypeError, lambda: subject.upsert([1, 7], values))
+    subject.assert_unchanged()
+    if value_dtype not in ("bool", "string"):
+        raises(TypeError, lambda: subject.accum([1, 7], values, [True, False]))
+        subject.assert_unchanged()
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, F32)
+
+
+# Keys, values of a wrong shape for them.
+WRONG_SHAPES: dict[str, tuple[Any, Any]] = {
+    "width": ([1, 7], ones(2, 4)),
+    "width of one": ([1, 7], ones(2, 1)),
+    "too few": ([1, 7], ones(1, 3)),
+    "too many": ([1, 7], ones(3, 3)),
+    "one row": ([1, 7], ones(3)),
+    "flat": ([1, 7], ones(6)),
+    "transposed": ([1, 7], ones(3, 2)),
+    "rank": ([1, 7], ones(2, 1, 3)),
+    "keys of rank 2": ([[1, 7]], ones(2, 3)),
+    "scalar key": (1, ones(1, 3)),
+    "no keys": (np.zeros(0, np.int64), ones(1, 3)),
+    "number": ([1, 7], F32(1)),
+}
+
+
+@pytest.mark.parametrize("form", ["array", "function"])
+@pytest.mark.parametrize("method", ["upsert", "accum"])
+@pytest.mark.parametrize(("keys", "values"), WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_values_of_a_wrong_shape(kind: str, keys: Any, values: Any, method: str, form: str) -> None:
+    subject = Subject(kind, TfCase())
+    exists = np.ones(np.shape(keys), bool)
+    call: Any = subject.upsert
+    if method == "accum":
+        call = lambda keys, values: subject.accum(keys, values, exists)  # noqa: E731
+    if form == "function":
+        signature = [tf.TensorSpec(None, tf.int64), tf.TensorSpec(None, tf.float32)]
+        call = tf.function(call, input_signature=signature)
+        keys = tf.constant(keys, tf.int64)
+    raises(SHAPE_ERRORS, lambda: call(keys, values))
+    subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("form", ["array", "function"])
+def test_values_of_a_wrong_shape_for_scalars(form: str) -> None:
+    for kind in KINDS:
+        subject = Subject(kind, TfCase(row=()))
+        call: Any = subject.upsert
+        if form == "function":
+            call = tf.function(
+                call, input_signature=[tf.TensorSpec(None, t) for t in ("int64", "float32")]
+            )
+        for values in (ones(2, 1), ones(3), F32(1), ones(2, 2)):
+            raises(
+                SHAPE_ERRORS,
+                lambda call=call, values=values: call(tf.constant([1, 7], tf.int64), values),
+            )
+        subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("exists", [[True], [True, False, True], [[True, True]], True], ids=repr)
+def test_exists_of_a_wrong_shape(kind: str, exists: Any) -> None:
+    subject = Subject(kind, TfCase())
+    raises(SHAPE_ERRORS, lambda: subject.accum([1, 7], ones(2, 3), exists))
+    subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("exists", [tf.constant([1, 0]), tf.constant(["a", "b"]), [1.5, 0.0]])
+def test_exists_of_a_wrong_type(kind: str, exists: Any) -> None:
+    subject = Subject(kind, TfCase())
+    raises(TypeError, lambda: subject.accum([1, 7], ones(2, 3), exists))
+    subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("kind", ["Variable", "Variable of shards"])
+def test_old_and_new_values_have_one_shape(kind: str) -> None:
+    subject = Subject(kind, TfCase())
+    for old, new in ((ones(2, 3), ones(1, 3)), (ones(3), ones(2, 3)), (ones(2, 1), ones(2, 3))):
+        raises(
+            SHAPE_ERRORS, lambda old=old, new=new: subject.held.accum([1, 7], old, new, [True] * 2)
+        )
+        subject.assert_unchanged()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("defaults", [ones(2, 4), ones(1, 2, 3), ones(3, 3)], ids=np.shape)
+def test_defaults_of_one_call_of_a_wrong_shape(kind: str, defaults: Any) -> None:
+    subject = Subject(kind, TfCase())
+    raises(SHAPE_ERRORS, lambda: subject.lookup([1, 7], defaults))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_of_one_call_of_a_wrong_type(kind: str) -> None:
+    subject = Subject(kind, TfCase())
+    raises(TypeError, lambda: subject.lookup([1, 7], tf.ones([2, 3], tf.float64)))
+
+
+def test_strings_do_not_add_up(kind: str) -> None:
+    subject = Subject(kind, TfCase("int64", "string"))
+    with pytest.raises(ACCUM_ERRORS, match=r"(?i)string"):
+        subject.accum([1, 7], subject.case.values(2), [True, False])
+    subject.assert_unchanged()
+
+
+def test_graphs_of_tensorflow_1(kind: str, session: tf.compat.v1.Session) -> None:
+    case = TfCase()
+    held = case.table(kind) if kind in KINDS else case.variable()
+    upsert = held.insert if kind in KINDS else held.upsert
+    keys = tf.compat.v1.placeholder(tf.int64)
+    values = tf.compat.v1.placeholder(tf.float32)
+    operation, size = upsert(keys, values), held.size()
+    with pytest.raises(TypeError) as caught:
+        held.lookup(tf.constant(["a"]))
+    assert isinstance(caught.value, ValueError)
+    raises(SHAPE_ERRORS, lambda: session.run(operation, {keys: [1, 2], values: ones(2, 2)}))
+    assert session.run(size) == 0
+    session.run(operation, {keys: [1, 2], values: ones(2, 3)})
+    assert session.run(size) == 2
+
+
+WRONG_OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
+    "float keys": ({"key_dtype": tf.float32}, (TypeError, ValueError)),
+    "bool keys": ({"key_dtype": tf.bool}, (TypeError, ValueError)),
+    "complex values": ({"value_dtype": tf.complex64}, (TypeError, ValueError)),
+    "dim 0": ({"dim": 0}, ValueError),
+    "dim -1": ({"dim": -1}, ValueError),
+    "initializer of another width": ({"dim": 3, "initializer": np.ones(2)}, ValueError),
+    "string initializer": ({"dim": 3, "initializer": "zeroz"}, (TypeError, ValueError)),
+}
+
+
+@pytest.mark.parametrize(("options", "errors"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_wrong_options_of_a_variable(options: dict[str, Any], errors: Any) -> None:
+    with pytest.raises(errors):
+        de.Variable(**options)
+
+
+@pytest.mark.parametrize("index", [3, 100])
+def test_there_is_no_table_of_that_index(index: int) -> None:
+    variable = de.Variable(devices=["/CPU:0"] * 3)
+    with pytest.raises((IndexError, ValueError)):
+        variable.size(index)
