@@ -20,6 +20,16 @@ std::vector<std::string_view> ViewsOf(const Tensor& tensor) {
 
 }  // namespace
 
+std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input) {
+  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input));
+  if (table == nullptr) {
+    throw OpError(TF_FAILED_PRECONDITION,
+                  "the table was not created in this process, or is gone. In a graph, the ops of "
+                  "the table object create it; a handle alone does not.");
+  }
+  return table;
+}
+
 Keys::Keys(const NamedTable& table, Tensor tensor)
     : tensor_(std::move(tensor)),
       dims_(tensor_.dims()),
@@ -43,7 +53,7 @@ Keys::Keys(const NamedTable& table, Tensor tensor)
 }
 
 Values::Values(const NamedTable& table, Tensor tensor, const char* what)
-    : dim_(table.table->options().dim),
+    : row_dims_(table.scalars ? Dims() : Dims{table.table->options().dim}),
       what_(what),
       tensor_(std::move(tensor)),
       dims_(tensor_.dims()) {
@@ -53,8 +63,7 @@ Values::Values(const NamedTable& table, Tensor tensor, const char* what)
 
 void Values::RequireRowPerKey(const Keys& keys) const {
   Dims expected = keys.dims();
-  if (dim_ == 1 && dims_ == expected) return;
-  expected.push_back(dim_);
+  expected.insert(expected.end(), row_dims_.begin(), row_dims_.end());
   if (dims_ == expected) return;
   InvalidArgument(std::string("expected ") + what_ + " of shape " + ToString(expected) +
                   " for keys of shape " + ToString(keys.dims()) + ", received shape " +

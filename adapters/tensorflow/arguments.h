@@ -11,6 +11,9 @@
 
 namespace tfra::tf {
 
+// The table that a resource handle names. Throws if there is none.
+std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input);
+
 // The keys of one call. Throws if their type is not the table's.
 class Keys {
  public:
@@ -35,11 +38,11 @@ class Values {
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
-  // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape where dim is 1.
+  // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape for scalars.
   void RequireRowPerKey(const Keys& keys) const;
 
  private:
-  int64_t dim_;
+  Dims row_dims_;
   const char* what_;
   Tensor tensor_;
   Dims dims_;

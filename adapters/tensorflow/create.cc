@@ -86,6 +86,7 @@ std::string Describe(TF_DataType key_dtype, const TableOptions& options) {
 std::shared_ptr<NamedTable> CreateKernel::Make() const {
   auto table = std::make_shared<NamedTable>();
   table->key_dtype = key_dtype;
+  table->scalars = scalars;
   Check(Table::Create(options, &table->table));
   return table;
 }
@@ -93,7 +94,7 @@ std::shared_ptr<NamedTable> CreateKernel::Make() const {
 void CreateKernel::RequireSame(const NamedTable& table) const {
   const TableOptions& there = table.table->options();
   if (table.key_dtype == key_dtype && there.value_type == options.value_type &&
-      there.dim == options.dim) {
+      there.dim == options.dim && table.scalars == scalars) {
     return;
   }
   InvalidArgument("expected a table with " + Describe(key_dtype, options) +
@@ -107,7 +108,9 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction) {
     TableOptions& options = kernel->options;
     options.key_type = kernel->key_dtype == TF_STRING ? KeyType::kString : KeyType::kInt64;
     options.value_type = ValueTypeOf(TypeAttribute(construction, "value_dtype"));
-    options.dim = IntAttribute(construction, "dim");
+    const int64_t dim = IntAttribute(construction, "dim");
+    kernel->scalars = dim == 0;
+    options.dim = kernel->scalars ? 1 : dim;
     options.initial_capacity = IntAttribute(construction, "capacity");
     options.initializer = InitializerOf(StringAttribute(construction, "initializer"));
   } catch (const std::exception& error) {

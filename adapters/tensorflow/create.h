@@ -11,6 +11,7 @@ namespace tfra::tf {
 
 struct CreateKernel {
   TF_DataType key_dtype;
+  bool scalars;
   TableOptions options;
 
   std::shared_ptr<NamedTable> Make() const;

@@ -60,10 +60,7 @@ class Exporter {
   explicit Exporter(const OpContext& context) : context_(context) {
     uint64_t rows = 0;
     for (int i = 0; i < context.inputs(); ++i) {
-      tables_.push_back(Registry::Get().Find(context.Resource(i)));
-      if (tables_.back() == nullptr) {
-        throw OpError(TF_FAILED_PRECONDITION, "the table was not created, or is gone");
-      }
+      tables_.push_back(FindTable(context, i));
       rows += tables_.back()->table->size();
     }
     const Table& first = *tables_[0]->table;

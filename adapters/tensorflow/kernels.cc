@@ -8,16 +8,6 @@
 namespace tfra::tf {
 namespace {
 
-std::shared_ptr<NamedTable> TableOf(const OpContext& context, int input = 0) {
-  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input));
-  if (table == nullptr) {
-    throw OpError(TF_FAILED_PRECONDITION,
-                  "the table was not created in this process, or is gone. In a graph, the ops of "
-                  "the table object create it; a handle alone does not.");
-  }
-  return table;
-}
-
 void FreeToken(void* data, size_t, void* argument) {
   std::free(data);
   Registry::Get().Release(
@@ -49,7 +39,7 @@ void CreateTable(void* kernel, TF_OpKernelContext* op) {
 template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
     Table& table = *named->table;
     const int64_t dim = table.options().dim;
     const Keys keys(*named, context.Input(1));
@@ -85,7 +75,7 @@ void Lookup(void*, TF_OpKernelContext* op) {
 
 void Insert(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
     const Keys keys(*named, context.Input(1));
     const Values values(*named, context.Input(2), "values");
     values.RequireRowPerKey(keys);
@@ -93,29 +83,9 @@ void Insert(void*, TF_OpKernelContext* op) {
   });
 }
 
-void Restore(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = TableOf(context);
-    Table& table = *named->table;
-    const Keys keys(*named, context.Input(1));
-    const Values values(*named, context.Input(2), "values");
-    values.RequireRowPerKey(keys);
-    const Tensor slots = context.Input(3), metadata = context.Input(4);
-    const auto n = static_cast<int64_t>(keys.size());
-    const auto slot_elements = static_cast<int64_t>(table.slot_elements());
-    // What was saved without slots or metadata, or for another optimizer, is restored with initial
-    // ones.
-    const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
-                           slots.type() == DataTypeOf(ComputeType(table.options().value_type));
-    const bool has_metadata = table.options().metadata && metadata.dims() == Dims{n, 2};
-    Check(table.Assign(keys.batch(), values.data(), has_slots ? slots.data<void>() : nullptr,
-                       has_metadata ? metadata.data<const RowMetadata>() : nullptr));
-  });
-}
-
 void Accumulate(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
     const Keys keys(*named, context.Input(1));
     const Values deltas(*named, context.Input(2), "values_or_deltas");
     deltas.RequireRowPerKey(keys);
@@ -130,7 +100,7 @@ void Accumulate(void*, TF_OpKernelContext* op) {
 
 void Remove(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = TableOf(context);
+    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
     const Keys keys(*named, context.Input(1));
     size_t removed;
     Check(named->table->Remove(keys.batch(), &removed));
@@ -138,12 +108,12 @@ void Remove(void*, TF_OpKernelContext* op) {
 }
 
 void Clear(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Check(TableOf(context)->table->Clear()); });
+  RunKernel(op, [](const OpContext& context) { Check(FindTable(context, 0)->table->Clear()); });
 }
 
 void Size(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const auto size = static_cast<int64_t>(TableOf(context)->table->size());
+    const auto size = static_cast<int64_t>(FindTable(context, 0)->table->size());
     *context.Output(0, TF_INT64, {}).data<int64_t>() = size;
   });
 }

@@ -5,7 +5,7 @@
 
 namespace tfra::tf {
 
-// table -> token. Attributes: key_dtype, value_dtype, dim, capacity, initializer.
+// table -> token. Attributes: key_dtype, value_dtype, dim (0 for scalars), capacity, initializer.
 void* NewCreateKernel(TF_OpKernelConstruction* construction);
 void DeleteCreateKernel(void* kernel);
 void CreateTable(void* kernel, TF_OpKernelContext* context);
@@ -20,7 +20,8 @@ void Lookup(void*, TF_OpKernelContext* context);
 
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// table, keys, values, slots, metadata
+// table, keys, values, slots, metadata, parts, part: the keys of one part, or all if there are no
+// parts.
 void Restore(void*, TF_OpKernelContext* context);
 // table, keys, deltas, exists
 void Accumulate(void*, TF_OpKernelContext* context);

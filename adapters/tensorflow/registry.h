@@ -21,6 +21,7 @@ namespace tfra::tf {
 // A table as TensorFlow sees it.
 struct NamedTable {
   TF_DataType key_dtype;
+  bool scalars;  // Values have the shape of the keys; the table's dim is 1.
   std::unique_ptr<Table> table;
 };
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
-from tf_support import DEVICES
-
 import tensorflow as tf
+from tf_support import DEVICES
 
 
 @pytest.fixture

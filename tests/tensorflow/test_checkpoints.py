@@ -42,7 +42,7 @@ FILLED = {key: float(key) for key in range(100)}
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return str(tmp_path / "checkpoint")
+    return str(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -274,7 +274,7 @@ def test_a_monitored_session_goes_on_where_it_was(tmp_path: Path) -> None:
                 save_summaries_steps=0,
                 log_step_count_steps=0,
             ) as session:
-                found = as_content(*session.run_step_fn(lambda c: c.session.run(exported)))
+                found = as_content(*session.run(exported))
                 while not session.should_stop():
                     session.run(train)
     assert found == dict.fromkeys(range(3), 2.0)

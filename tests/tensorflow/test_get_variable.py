@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_support import de, signature_of
-
 import tensorflow as tf
+from tf_support import de, signature_of
 
 v1 = tf.compat.v1
 numbers: Iterator[int] = itertools.count()

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tf_support import KEY_DTYPES, VALUE_DTYPES, TfCase, assert_tensor, content, de, to_numpy
 
-import tensorflow as tf
 from support import FLOATING_DTYPES, Array, numpy_dtype
 
 v1 = tf.compat.v1

@@ -9,6 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tf_support import (
     DEVICES,
@@ -23,7 +24,6 @@ from tf_support import (
     to_numpy,
 )
 
-import tensorflow as tf
 from support import Array, row_bytes
 
 default_partition_fn = signature_of(de.Variable)["partitioner"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tf_support import (
     KEY_DTYPES,
     KINDS,
@@ -22,7 +23,6 @@ from tf_support import (
     to_numpy,
 )
 
-import tensorflow as tf
 from support import Shape, numpy_dtype
 
 MEBI = 1024 * 1024

@@ -25,6 +25,9 @@ VALUE_DTYPES = (
 class KeyTypeError(TypeError, ValueError):
     """Keys of another kind than the table's: a TypeError that may be caught as ValueError too."""
 
+    # AutoGraph raises an error again with a longer message, if it knows how to make one.
+    __init__ = Exception.__init__
+
 
 def key_dtype(dtype: Any) -> tf.DType:
     """Returns a key type, or raises TypeError."""
@@ -40,7 +43,7 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
     dtype = tf.as_dtype(dtype)
     if dtype not in known:
         names = ", ".join(d.name for d in known)
-        raise TypeError(f"`{what}` must be one of {names}. Received: {dtype.name}")
+        raise TypeError(f"`{what}`: expected one of {names}, received {dtype.name}")
     return dtype
 
 
@@ -52,18 +55,18 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     """
     if isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
-            f"`keys` must be a tensor of {dtype.name}; look up `.values` of a "
-            f"{type(keys).__name__}. Received: {keys}"
+            f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "
+            "`.values` are a tensor."
         )
     if not tf.is_tensor(keys):
         _check_kind(keys, dtype)
         try:
             return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise KeyTypeError(f"`keys` must be {dtype.name}. Received: {keys!r}") from error
+            raise KeyTypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
     keys = tf.convert_to_tensor(keys, name="keys")
     if keys.dtype != dtype:
-        message = f"`keys` must be {dtype.name}. Received: {keys.dtype.name}"
+        message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}"
         strings = tf.string in (keys.dtype, dtype)
         raise KeyTypeError(message) if strings else TypeError(message)
     return keys
@@ -76,7 +79,7 @@ def _check_kind(keys: Any, dtype: tf.DType) -> None:
     if array.size == 0 or array.dtype.kind in kinds:
         return
     received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
-    raise KeyTypeError(f"`keys` must be {dtype.name}. Received: {received}: {keys!r}")
+    raise KeyTypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}")
 
 
 def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tensor:
@@ -88,12 +91,14 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
     if tf.is_tensor(values):
         values = tf.convert_to_tensor(values)
         if values.dtype != dtype:
-            raise TypeError(f"`{what}` must be {dtype.name}. Received: {values.dtype.name}")
+            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
         return values
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not dtype.is_floating:
+        raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
     try:
         return tf.convert_to_tensor(values, dtype=dtype, name=what)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        raise TypeError(f"`{what}` must be {dtype.name}. Received: {values!r}") from error
+        raise TypeError(f"`{what}`: expected {dtype.name}, received {values!r}") from error
 
 
 def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:
@@ -103,7 +108,29 @@ def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: s
     """
     expected = keys.shape.concatenate(row_shape)
     if not values.shape.is_compatible_with(expected):
-        raise ValueError(
-            f"`{what}` must have the shape of the keys and of a row: expected {expected}, "
-            f"received {values.shape}"
-        )
+        raise ValueError(f"{_expected_rows(what)}, {expected}, received {values.shape}")
+
+
+def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
+    """Returns `values`, which fail when they run unless they have a row for each key.
+
+    For what is done to them before the table's own op sees them.
+    """
+    if keys.shape.is_fully_defined() and values.shape.is_fully_defined():
+        return values
+    row = tf.constant(row_shape, tf.int32, [len(row_shape)])
+    # As texts: shapes of different ranks can't be compared otherwise.
+    expected = _shape_text(tf.concat([tf.shape(keys), row], axis=0))
+    received = _shape_text(tf.shape(values))
+    report = tf.strings.join([_expected_rows(what), ", ", expected, ", received ", received])
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(expected, received), [report])]):
+        return tf.identity(values)
+
+
+def _shape_text(shape: tf.Tensor) -> tf.Tensor:
+    sizes = tf.strings.reduce_join(tf.as_string(shape), separator=", ")
+    return tf.strings.join(["[", sizes, "]"])
+
+
+def _expected_rows(what: str) -> str:
+    return f"`{what}`: expected the shape of the keys and of a row"

@@ -72,7 +72,7 @@ def get_variable(
         scope = tf.compat.v1.get_variable_scope()
         name = f"{scope.name}/{name}" if scope.name else name
         variables = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
-        existing = next((v for v in variables if v.name == name), None)
+        existing = next((v for v in variables if v.requested_name == name), None)
         if existing is None and scope.reuse is True:
             raise ValueError(
                 f"The variable scope says reuse=True, but there is no variable {name!r}. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from typing import Any
 
@@ -19,6 +20,11 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
     The base of the table classes. A table made with a scalar default value holds scalars; one made
     with a vector holds rows of its length.
     """
+
+    def __init_subclass__(cls) -> None:
+        # Calls go through a metaclass of TensorFlow's, which would hide the arguments.
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __init__(
         self,
@@ -53,7 +59,9 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         self._row: tf.Tensor | None = None
         with tf.init_scope():
             if in_plain_graph():
-                self._shared_name = tf.compat.v1.get_default_graph().unique_name(self._name)
+                with tf.compat.v1.name_scope(None):
+                    self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
+                self._shared_name = self._name
             super().__init__(device=device or "")
             _ = self.resource_handle  # Created now, where the table is made.
             if in_plain_graph():
@@ -93,7 +101,9 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
             # Names inside functions are prefixed when a SavedModel is loaded, so that each must be
             # unique beforehand.
             name = ANONYMOUS if tf.executing_eagerly() else f"tfra_{uuid.uuid4().hex}"
-        handle = tf.raw_ops.VarHandleOp(shared_name=name, dtype=tf.int64, shape=[1])
+        # In a graph the op has the table's name: TensorFlow looks collections up by it.
+        op_name = None if self._shared_name is None else f"{name}/"
+        handle = tf.raw_ops.VarHandleOp(shared_name=name, dtype=tf.int64, shape=[1], name=op_name)
         if not in_plain_graph():
             self._create_at(handle)
         return handle
@@ -104,11 +114,16 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
             handle,
             key_dtype=self._key_dtype,
             value_dtype=self._value_dtype,
-            dim=self._dim,
+            dim=self._dim if self._row_shape else 0,
             capacity=self._capacity,
             initializer=self._initial.attribute(),
         )
         return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
+        if self in object_map:  # By the Variable that it belongs to.
+            return [self.resource_handle]
+        return super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
 
     def _initialize(self) -> Any:
         return self._create_at(self.resource_handle)
@@ -148,11 +163,13 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self._restore_content(restored_tensors) if self._checkpoint else tf.no_op()
 
-    def restore_rows(self, content: Content) -> Any:
+    def restore_rows(self, content: Content, parts: Any = (), part: int = 0) -> Any:
         """Replaces what is in the table, and returns the op that does.
 
         Args:
             content: Tensors as `content_of` makes them.
+            parts: For each key the number of the table it belongs to, if there are several,
+            part: and the number of this one.
         """
         handle = self.resource_handle
         # SavedModel's loader for TF1 restores before it initializes.
@@ -165,6 +182,8 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
                 values=content["values"],
                 slots=content["slots"],
                 metadata=content["metadata"],
+                parts=tf.convert_to_tensor(parts, tf.int32),
+                part=part,
             )
 
     # --- The methods of the reference page.

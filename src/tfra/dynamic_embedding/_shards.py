@@ -72,13 +72,8 @@ class Shards:
         if len(self.tables) == 1:
             return self.tables[0].restore_rows(content)
         _, parts = self._flat(content["keys"])
-        by_name = {
-            name: tf.dynamic_partition(tensor, parts, len(self.tables))
-            for name, tensor in content.items()
-        }
         restored = [
-            table.restore_rows({name: tensors[i] for name, tensors in by_name.items()})
-            for i, table in enumerate(self.tables)
+            table.restore_rows(content, parts, number) for number, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*restored)
 
@@ -102,7 +97,7 @@ def _stitch(
     numbers: list[tf.Tensor], parts: list[tf.Tensor], keys: tf.Tensor, name: str | None
 ) -> tf.Tensor:
     """Puts what the tables gave into the order and shape of the keys."""
-    row_shape = parts[0].shape[1:]
+    row_shape = parts[0].shape.as_list()[1:]
     flat = tf.dynamic_stitch(numbers, parts)
-    shape = tf.concat([tf.shape(keys), tf.constant(row_shape, tf.int32)], axis=0)
+    shape = tf.concat([tf.shape(keys), tf.constant(row_shape, tf.int32, [len(row_shape)])], axis=0)
     return tf.ensure_shape(tf.reshape(flat, shape, name=name), keys.shape.concatenate(row_shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,7 +90,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
             raise TypeError(f"`kv_creator` must be a KVCreator. Received: {kv_creator!r}")
         if not callable(partitioner):
             raise TypeError(f"`partitioner` must be callable. Received: {partitioner!r}")
-        self._name = name
+        self._name = self.requested_name = name
         self.devices = _devices(devices)
         self.partitioner = partitioner
         self.shared_name = shared_name
@@ -100,6 +101,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         self.kv_creator = kv_creator or CuckooHashTableCreator()
         self.bp_v2 = bool(bp_v2)
 
+        self._name_in_graph()
         initial = initial_rows(initializer, self._value_dtype, self._dim, name)
         self._computed = initial if isinstance(initial, ComputedRows) else None
         if self._computed is not None:
@@ -111,7 +113,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
                 key_dtype=self._key_dtype,
                 value_dtype=self._value_dtype,
                 default_value=initial,
-                name=f"{name}-{i + 1}of{len(self.devices)}",
+                name=f"{self._name}-{i + 1}of{len(self.devices)}",
                 checkpoint=False,
                 init_size=self.init_size // len(self.devices),
                 device=device,
@@ -120,6 +122,19 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         self._shards = self._no_dependency(Shards(tables, partitioner))
         self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
         self._add_to_graph()
+
+    def _name_in_graph(self) -> None:
+        """In a graph, makes the name unique, and an op of that name.
+
+        TensorFlow writes the names of collected objects to a meta graph, and looks for ops of these
+        names when it reads one.
+        """
+        with tf.init_scope():
+            if not in_plain_graph():
+                return
+            with tf.compat.v1.name_scope(None):  # The name is whole: no scope comes before it.
+                self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
+                tf.no_op(name=f"{self._name}/")
 
     def _add_to_graph(self) -> None:
         with tf.init_scope():
@@ -140,6 +155,15 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         if save_type == SAVE_FOR_CHECKPOINT:
             return {}
         return {f"table_{i}": table for i, table in enumerate(self.tables)}
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
+        for table in self.tables:
+            table._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
+        exported = copy.copy(self)
+        tables = [object_map[table] for table in self.tables]
+        object.__setattr__(exported, "_shards", Shards(tables, self.partitioner))
+        object_map[self] = exported
+        return []
 
     def _serialize_to_tensors(self) -> Content:
         return content_of(self.tables) if self.checkpoint else {}
@@ -215,7 +239,12 @@ class Variable(AutoTrackable):  # type: ignore[misc]
             TypeError: when `keys` or `values` doesn't match the table data types.
             ValueError: when the shape of `values` is wrong.
         """
-        keys, values = self._keys_and_rows(keys, values, "values")
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values = arguments.values_tensor(values, self._value_dtype)
+        if self.shard_num > 1:
+            values = self._rows(keys, values, [self._dim], "values")
+        else:
+            arguments.check_rows(keys, values, [self._dim], "values")
         return self._shards.write("insert", keys, (values,), name)
 
     def accum(
@@ -243,11 +272,13 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         """
         if self._value_dtype == tf.string:
             raise TypeError("Strings can't be accumulated. Received: a variable of string values")
-        keys, new_values = self._keys_and_rows(keys, new_values, "new_values")
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        new_values = arguments.values_tensor(new_values, self._value_dtype, "new_values")
+        new_values = self._rows(keys, new_values, [self._dim], "new_values")
         old_values = arguments.values_tensor(old_values, self._value_dtype, "old_values")
-        arguments.check_rows(keys, old_values, [self._dim], "old_values")
+        old_values = self._rows(keys, old_values, [self._dim], "old_values")
         exists = arguments.values_tensor(exists, tf.bool, "exists")
-        arguments.check_rows(keys, exists, [], "exists")
+        exists = self._rows(keys, exists, [], "exists")
         if self._value_dtype == tf.bool:
             deltas = new_values
         else:
@@ -375,11 +406,10 @@ class Variable(AutoTrackable):  # type: ignore[misc]
             return None
         return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
 
-    def _keys_and_rows(self, keys: Any, values: Any, what: str) -> tuple[tf.Tensor, tf.Tensor]:
-        keys = arguments.keys_tensor(keys, self._key_dtype)
-        values = arguments.values_tensor(values, self._value_dtype, what)
-        arguments.check_rows(keys, values, [self._dim], what)
-        return keys, values
+    @staticmethod
+    def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
+        arguments.check_rows(keys, values, row_shape, what)
+        return arguments.assert_rows(keys, values, row_shape, what)
 
 
 def _positive(number: Any, what: str, at_least: int = 1) -> int:

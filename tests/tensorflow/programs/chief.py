@@ -76,7 +76,10 @@ def error_of(call: Callable[[], Any]) -> tuple[str, str]:
 
 
 def errors(variable: Any, coordinator: Any) -> dict[str, Any]:
-    upsert = tf.function(variable.upsert, input_signature=ANY_SHAPE)
+    @tf.function(input_signature=ANY_SHAPE)
+    def upsert(keys: tf.Tensor, values: tf.Tensor) -> None:
+        variable.upsert(keys, values)
+
     arguments = KEYS, rows(10, 1.0, 77)
     results = {"eager": error_of(lambda: upsert(*arguments))}
     coordinator.schedule(upsert, args=arguments)

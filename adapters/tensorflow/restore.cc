@@ -1,0 +1,103 @@
+// Rows from a checkpoint, into one table of any number: each picks its own keys, a batch at a time,
+// so that restoring takes no copy of the whole.
+#include <algorithm>
+#include <cstring>
+
+#include "arguments.h"
+#include "kernels.h"
+
+namespace tfra::tf {
+namespace {
+
+constexpr size_t kBatch = 16384;
+
+// Rows of fixed size, of which some are picked.
+class Picker {
+ public:
+  Picker(const void* rows, size_t row_bytes)
+      : rows_(static_cast<const char*>(rows)), row_bytes_(row_bytes) {}
+
+  void Add(size_t row) {
+    if (rows_ == nullptr) return;
+    const char* start = rows_ + row * row_bytes_;
+    picked_.insert(picked_.end(), start, start + row_bytes_);
+  }
+  // Null if there are no rows to pick from.
+  const void* picked() const { return rows_ == nullptr ? nullptr : picked_.data(); }
+  void Clear() { picked_.clear(); }
+
+ private:
+  const char* rows_;
+  size_t row_bytes_;
+  std::vector<char> picked_;
+};
+
+template <typename Key>
+void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
+                 std::vector<Picker> rows) {
+  std::vector<Key> picked;
+  const auto flush = [&] {
+    Check(table->Assign(KeyBatch(picked.data(), picked.size()), rows[0].picked(), rows[1].picked(),
+                        static_cast<const RowMetadata*>(rows[2].picked())));
+    picked.clear();
+    for (Picker& picker : rows) picker.Clear();
+  };
+  for (size_t i = 0; i < n; ++i) {
+    if (parts[i] != part) continue;
+    picked.push_back(keys[i]);
+    for (Picker& picker : rows) picker.Add(i);
+    if (picked.size() == kBatch) flush();
+  }
+  flush();
+}
+
+}  // namespace
+
+void Restore(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
+    Table& table = *named->table;
+    const TableOptions& options = table.options();
+    const Keys keys(*named, context.Input(1));
+    const Values values(*named, context.Input(2), "values");
+    const auto n = static_cast<int64_t>(keys.size());
+    if (values.dims() != Dims{n, options.dim}) {
+      InvalidArgument("expected values of shape " + ToString({n, options.dim}) +
+                      ", received shape " + ToString(values.dims()));
+    }
+    const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(5);
+    const int32_t part = *context.Input(6).data<const int32_t>();
+    // What was saved without slots or metadata, or for another optimizer, is restored with initial
+    // ones.
+    const auto slot_elements = static_cast<int64_t>(table.slot_elements());
+    const ValueType slot_type = ComputeType(options.value_type);
+    const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
+                           slots.type() == DataTypeOf(slot_type);
+    const bool has_metadata = options.metadata && metadata.dims() == Dims{n, 2};
+    const void* slot_rows = has_slots ? slots.data<void>() : nullptr;
+    const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
+    if (parts.elements() == 0) {
+      Check(table.Assign(keys.batch(), values.data(), slot_rows,
+                         static_cast<const RowMetadata*>(metadata_rows)));
+      return;
+    }
+    if (parts.elements() != n) {
+      InvalidArgument("expected the part of each of " + std::to_string(n) + " keys, received " +
+                      std::to_string(parts.elements()) + " parts");
+    }
+    const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
+                                                                    : SizeOf(options.value_type);
+    const std::vector<Picker> rows = {
+        Picker(values.data(), static_cast<size_t>(options.dim) * element),
+        Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
+        Picker(metadata_rows, sizeof(RowMetadata))};
+    const auto* part_of = parts.data<const int32_t>();
+    if (keys.batch().type == KeyType::kString) {
+      RestorePart(&table, keys.batch().strings, part_of, part, keys.size(), rows);
+    } else {
+      RestorePart(&table, keys.batch().ints, part_of, part, keys.size(), rows);
+    }
+  });
+}
+
+}  // namespace tfra::tf
