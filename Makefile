@@ -9,11 +9,12 @@ SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.
 
 say = @printf '\n== %s\n'
 
-.PHONY: help demo test lint types cpp-test py-test sanitize bench bench-quick wheel wheels clean
+.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a small model"
 	@echo "make test      set up, then lint, types, C++ tests and Python tests"
+	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
 	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make wheel     a wheel in dist/, tried in a clean environment"
@@ -65,6 +66,21 @@ cpp-test: $(CPP)/build.ninja
 py-test: $(VENV)/.installed
 	$(say) "Python tests"
 	$(BIN)/python -m pytest
+
+# One wheel, tried on several versions of TensorFlow, each in an environment of its own.
+TF_VERSIONS := 2.16.2 2.18.1 2.20.0 2.21.0
+
+test-tf-matrix: $(VENV)/.ready
+	$(say) "one wheel for all versions of TensorFlow"
+	rm -rf build/matrix && $(BIN)/python -m build --wheel --no-isolation --outdir build/matrix
+	for version in $(TF_VERSIONS); do \
+	  printf '\n== TensorFlow %s\n' $$version; \
+	  test -d .venvs/tf-$$version || $(PYTHON) -m venv .venvs/tf-$$version; \
+	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check \
+	    tensorflow-cpu==$$version pytest hypothesis ml_dtypes && \
+	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --force-reinstall build/matrix/*.whl && \
+	  .venvs/tf-$$version/bin/python -m pytest -q tests/tensorflow || exit 1; done
 
 SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DTFRA_TESTS=ON -DTFRA_SANITIZE=$(2) > /dev/null && \

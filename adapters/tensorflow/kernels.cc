@@ -3,6 +3,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "buffer_pool.h"
 #include "create.h"
 
 namespace tfra::tf {
@@ -22,6 +23,15 @@ Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
   std::memset(data, 0, kAlignment);
   const int64_t dims[] = {1};
   return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
+}
+
+// The first output.
+Tensor LargeOutput(const OpContext& context, TF_DataType type, const Dims& dims) {
+  const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
+  if (bytes < BufferPool::kMinBytes || type == TF_STRING) return context.Output(0, type, dims);
+  Tensor tensor = BufferPool::Get().NewTensor(type, dims);
+  context.SetOutput(0, tensor);
+  return tensor;
 }
 
 }  // namespace
@@ -60,7 +70,7 @@ void Lookup(void*, TF_OpKernelContext* op) {
       dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
     }
     const ValueType type = table.options().value_type;
-    const Tensor values = context.Output(0, DataTypeOf(type), dims);
+    const Tensor values = LargeOutput(context, DataTypeOf(type), dims);
     bool* exists = nullptr;
     if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
     if (type == ValueType::kString) {

@@ -1,0 +1,58 @@
+#include "buffer_pool.h"
+
+#include <bit>
+#include <cstdlib>
+
+namespace tfra::tf {
+namespace {
+
+// Sizes are rounded up to an eighth of their power of two, so that results of nearly equal size
+// share memory.
+size_t RoundUp(size_t bytes) {
+  const size_t unit = std::bit_floor(bytes) / 8;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+BufferPool& BufferPool::Get() {
+  static BufferPool* pool = new BufferPool;  // Tensors may be dropped while the process ends.
+  return *pool;
+}
+
+Tensor BufferPool::NewTensor(TF_DataType type, const Dims& dims) {
+  const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
+  void* data = Take(RoundUp(bytes));
+  return Tensor(TF_NewTensor(
+      type, dims.data(), static_cast<int>(dims.size()), data, bytes,
+      [](void* memory, size_t size, void*) { Get().Give(memory, RoundUp(size)); }, nullptr));
+}
+
+void* BufferPool::Take(size_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = free_.find(bytes);
+    if (found != free_.end()) {
+      void* data = found->second;
+      free_.erase(found);
+      kept_ -= bytes;
+      return data;
+    }
+  }
+  constexpr size_t kAlignment = 64;
+  void* data = std::aligned_alloc(kAlignment, bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+void BufferPool::Give(void* data, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (kept_ + bytes > kMaxKept) {
+    std::free(data);
+    return;
+  }
+  free_.emplace(bytes, data);
+  kept_ += bytes;
+}
+
+}  // namespace tfra::tf
