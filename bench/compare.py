@@ -11,124 +11,28 @@ processes must agree. The exit code is 0 only if they do.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections import defaultdict
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import Any
 
-BENCH = Path(__file__).resolve().parent
-ROOT = BENCH.parent
-PEER = BENCH / "peer_tfra"
-PEER_PYTHON = ROOT / ".venvs" / "tfra-0.8.1" / "bin" / "python"
-PEER_ENVIRONMENT = {
-    "TF_USE_LEGACY_KERAS": "1",  # the peer does not know Keras 3
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "PYTHONPATH": "",  # nothing of our environment may shadow the peer's packages
-    "PYTHONNOUSERSITE": "1",
-}
-# The peer is called both ways, in turns, and its best result counts.
-PEER_MODES = ("function", "eager")
-SETUP_NEEDS_PYTHON = 3
-
-Record = dict[str, Any]
-
-
-class Failed(Exception):
-    """A measurement did not finish, or its result is wrong."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """All rounds of one workload of one system, over all processes."""
-
-    best: float
-    median: float
-
-
-def say(text: str) -> None:
-    """Prints a line at once."""
-    print(text, flush=True)
-
-
-def set_up_peer() -> str | None:
-    """Makes the peer's environment; returns why it cannot be measured, if so."""
-    code = subprocess.run([str(PEER / "setup.sh")], check=False).returncode
-    if code == SETUP_NEEDS_PYTHON:
-        return "needs python3.11"
-    return None if code == 0 else f"its installation failed with exit code {code}"
-
-
-def describe(record: Record) -> str:
-    """Returns a record as a line of progress."""
-    if "bytes_per_key" in record:
-        number = f"{record['bytes_per_key']:8.1f} bytes per key"
-    else:
-        number = f"{record['keys_per_second'] / 1e6:8.2f} M keys/s"
-    return f"  {record['system']:<6} {record['mode']:<9} {record['workload']:<11} {number}"
-
-
-def measure(command: list[str], environment: dict[str, str]) -> list[Record]:
-    """Runs one measuring process, shows its records as they come, and returns them."""
-    records = []
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **environment},
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                records.append(json.loads(line))
-                say(describe(records[-1]))
-        if process.wait() != 0:
-            errors.seek(0)
-            tail = errors.read().strip().splitlines()[-3:]
-            raise Failed(
-                f"{Path(command[1]).relative_to(ROOT)} ended with exit code "
-                f"{process.returncode}:\n  " + "\n  ".join(tail)
-            )
-    return records
-
-
-def check_checksums(records: list[Record]) -> None:
-    """Raises unless every process read the same rows in each workload."""
-    seen: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-    for record in records:
-        # Both kinds of lookup read the same rows.
-        workload = record["workload"].removesuffix("_out")
-        seen[record["keys"], workload][record["checksum"]] = record["system"]
-    for (keys, workload), checksums in seen.items():
-        if len(checksums) > 1:
-            raise Failed(
-                f"expected one checksum for {workload} of {keys:,} keys. Received: {checksums}"
-            )
-
-
-def summarize(records: list[Record]) -> dict[tuple[int, str, str], Summary]:
-    """Returns the best and the median by (keys, workload, system)."""
-    numbers: dict[tuple[int, str, str], list[float]] = defaultdict(list)
-    for record in records:
-        place = record["keys"], record["workload"], record["system"]
-        numbers[place] += record.get("rounds") or [record["bytes_per_key"]]
-    return {
-        place: Summary(
-            best=min(values) if place[1] == "memory" else max(values),
-            median=statistics.median(values),
-        )
-        for place, values in numbers.items()
-    }
+from peers import (
+    BENCH,
+    MODES,
+    PEER,
+    PEER_ENVIRONMENT,
+    PEER_PYTHON,
+    Failed,
+    Record,
+    Summary,
+    argument_parser,
+    check_checksums,
+    measure,
+    parse_arguments,
+    plan_options,
+    say,
+    set_up_peer,
+    summarize,
+    write_results,
+)
 
 
 def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
@@ -164,84 +68,15 @@ def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
     return lines
 
 
-def cpu_model() -> str:
-    """Returns the processor's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def write_results(
-    arguments: argparse.Namespace, records: list[Record], not_measured: str | None
-) -> Path:
-    """Writes everything that was measured, and where, to a new file; returns its path."""
-    now = datetime.now().astimezone()
-    summaries = [
-        {"keys": keys, "workload": workload, "system": system, "best": s.best, "median": s.median}
-        for (keys, workload, system), s in summarize(records).items()
-    ]
-    document = {
-        "date": now.isoformat(timespec="seconds"),
-        "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "versions": {record["system"]: record["versions"] for record in records},
-        "peer_not_measured": not_measured,
-        "quick": arguments.quick,
-        "repeats": arguments.repeats,
-        "rounds": arguments.rounds,
-        "round_batches": arguments.round_batches,
-        "summary": summaries,
-        "records": records,
-    }
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    path = arguments.results / f"compare-{now:%Y%m%d-%H%M%S}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    return path
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Returns the arguments with `--quick` filled in."""
-    environment = ROOT / ".venv" / "bin" / "python"
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--keys", type=int, nargs="+", help="sizes of the table")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--repeats", type=int, help="processes per system and size")
-    parser.add_argument("--rounds", type=int, help="timed rounds per process")
-    parser.add_argument("--round-batches", type=int, help="calls per round at most")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=("peer", "tfra"), help="measure only one of the two")
-    parser.add_argument(
-        "--python",
-        default=str(environment) if environment.exists() else sys.executable,
-        help="the Python that has tfra; .venv of the repository by default, if there is one",
-    )
-    parser.add_argument("--results", type=Path, default=BENCH / "results")
-    arguments = parser.parse_args()
-    quick = arguments.quick
-    arguments.keys = arguments.keys or ([1_000_000] if quick else [1_000_000, 10_000_000])
-    arguments.repeats = arguments.repeats or (2 if quick else 4)
-    arguments.rounds = arguments.rounds or (2 if quick else 5)
-    arguments.round_batches = arguments.round_batches or (16 if quick else 64)
-    return arguments
-
-
 def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
     """Measures every size, the two systems in turns."""
     records: list[Record] = []
     for keys in arguments.keys:
-        options = [f"--keys={keys}", f"--rounds={arguments.rounds}"]
-        options += [f"--round-batches={arguments.round_batches}", f"--threads={arguments.threads}"]
+        options = plan_options(arguments, keys)
         for repeat in range(arguments.repeats):
             say(f"{keys:,} keys, {repeat + 1} of {arguments.repeats}")
             if with_peer:
-                mode = PEER_MODES[repeat % len(PEER_MODES)]
+                mode = MODES[repeat % len(MODES)]
                 command = [str(PEER_PYTHON), str(PEER / "measure.py"), f"--mode={mode}"]
                 records += measure(command + options, PEER_ENVIRONMENT)
             if arguments.only != "peer":
@@ -252,7 +87,9 @@ def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
 
 def main() -> int:
     """Runs the comparison; returns the exit code."""
-    arguments = parse_arguments()
+    arguments = parse_arguments(
+        argument_parser(__doc__), keys=[1_000_000, 10_000_000], quick_keys=[1_000_000]
+    )
     not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
     try:
         records = measure_all(arguments, with_peer=not_measured is None)
@@ -265,7 +102,7 @@ def main() -> int:
         say(line)
     if not_measured is not None:
         say(f"peer not measured: {not_measured}")
-    path = write_results(arguments, records, not_measured)
+    path = write_results("compare", arguments, records, not_measured)
     say(f"checksums agree; written to {os.path.relpath(path)}")
     return 0
 

@@ -226,51 +226,64 @@ def record(system: System, plan: Plan, workload: str, checksum: int, **fields: A
     }
 
 
-def rates_fields(rates: list[float]) -> Record:
+def rates_fields(rates: list[float], what: str = "keys") -> Record:
     """Returns the fields of a timed workload: the best round, the median, and all of them."""
     return {
-        "keys_per_second": max(rates),
-        "median_keys_per_second": statistics.median(rates),
+        f"{what}_per_second": max(rates),
+        f"median_{what}_per_second": statistics.median(rates),
         "rounds": rates,
     }
 
 
-def run(adapter: Adapter, session: Session) -> Iterator[Record]:
-    """Measures insert, memory, lookup and upsert, in this order, on one table."""
+def build(adapter: Adapter, session: Session) -> tuple[Table, list[Record]]:
+    """Makes a table of all keys; returns it and the records of insert and memory."""
     plan = session.plan
-
-    def query(index: Array) -> Any:
-        return adapter.native(keys_at(index))
-
     # One call of each kind on a table that stays alive, so that what a first call costs
     # (threads, tracing, pools of buffers) is neither timed nor counted as the table's memory.
     warm = adapter.new_table()
-    warm_index = next(session.in_order())
-    warm.upsert(query(warm_index), adapter.native(session.expected(warm_index)))
-    session.check(adapter.numpy(warm.lookup(query(warm_index))), warm_index, 0)
+    index = next(session.in_order())
+    keys = adapter.native(keys_at(index))
+    warm.upsert(keys, adapter.native(session.expected(index)))
+    session.check(adapter.numpy(warm.lookup(keys)), index, 0)
 
     before = resident_bytes()
     table = adapter.new_table()
     rate = session.time_upserts(table, adapter, session.in_order(), version=0)
     grown = resident_bytes() - before
     checksum = session.checksum_table(table, adapter)
-    yield record(adapter, plan, "insert", checksum, **rates_fields([rate]))
-    yield record(adapter, plan, "memory", checksum, bytes_per_key=grown / plan.keys)
+    return table, [
+        record(adapter, plan, "insert", checksum, **rates_fields([rate])),
+        record(adapter, plan, "memory", checksum, bytes_per_key=grown / plan.keys),
+    ]
 
-    rates, checksum = session.time_lookups(table.lookup, query, adapter.numpy)
-    yield record(adapter, plan, "lookup", checksum, **rates_fields(rates))
 
-    lookup_out = getattr(table, "lookup_out", None)
-    if lookup_out is not None:
-        rates, checksum = session.time_lookups(lookup_out, query, adapter.numpy)
-        yield record(adapter, plan, "lookup_out", checksum, **rates_fields(rates))
+def lookups(adapter: Adapter, session: Session, call: Callable[[Any], Any], name: str) -> Record:
+    """Measures lookups of existing keys, in random order, by `call`."""
+    rates, checksum = session.time_lookups(
+        call, lambda index: adapter.native(keys_at(index)), adapter.numpy
+    )
+    return record(adapter, session.plan, name, checksum, **rates_fields(rates))
 
+
+def upserts(adapter: Adapter, session: Session, table: Table) -> Record:
+    """Measures writing existing keys in random order."""
     rates = [
         session.time_upserts(table, adapter, session.shuffled(number), version=number + 1)
-        for number in range(plan.rounds)
+        for number in range(session.plan.rounds)
     ]
     checksum = session.checksum_table(table, adapter)
-    yield record(adapter, plan, "upsert", checksum, **rates_fields(rates))
+    return record(adapter, session.plan, "upsert", checksum, **rates_fields(rates))
+
+
+def run(adapter: Adapter, session: Session) -> Iterator[Record]:
+    """Measures insert, memory, lookup and upsert, in this order, on one table."""
+    table, records = build(adapter, session)
+    yield from records
+    yield lookups(adapter, session, table.lookup, "lookup")
+    lookup_out = getattr(table, "lookup_out", None)
+    if lookup_out is not None:
+        yield lookups(adapter, session, lookup_out, "lookup_out")
+    yield upserts(adapter, session, table)
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:

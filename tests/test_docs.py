@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import tfra
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
-MODULES = ["tfra", *(f"tfra.{path.stem}" for path in ROOT.glob("src/tfra/[!_]*.py"))]
-MODULES += [f"tfra.{path.stem}" for path in ROOT.glob("src/tfra/_[!_]*.py")]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for path in ROOT.glob("src/tfra/**/*.py")
+)
 
 
 def blocks_of(page: Path) -> list[str]:
@@ -38,7 +42,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     module = importlib.import_module(name)
-    results = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    names = {"tfra": tfra}
+    if name.startswith("tfra.dynamic_embedding"):
+        names["tf"] = importlib.import_module("tensorflow")
+    results = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.failed == 0
 
 

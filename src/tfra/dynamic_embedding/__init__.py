@@ -3,8 +3,8 @@
 Example:
 >>> import tensorflow as tf
 >>> import tfra
->>> users = tfra.dynamic_embedding.get_variable("users", key_dtype=tf.string, dim=4)
->>> users.lookup(["ada", "grace"]).shape.as_list()
+>>> words = tfra.dynamic_embedding.get_variable("words", key_dtype=tf.string, dim=4)
+>>> words.lookup(["ada", "grace"]).shape.as_list()
 [2, 4]
 """
 

@@ -35,8 +35,8 @@ def get_variable(
     In a graph, names are those of the current `tf.compat.v1.variable_scope`.
 
     Example:
-    >>> first = tfra.dynamic_embedding.get_variable("users", dim=8)
-    >>> first is tfra.dynamic_embedding.get_variable("users", dim=8)
+    >>> first = tfra.dynamic_embedding.get_variable("films", dim=8)
+    >>> first is tfra.dynamic_embedding.get_variable("films", dim=8)
     True
 
     Args:

@@ -1,0 +1,214 @@
+"""What the comparisons share: the peer's environment, measuring processes, checks and results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parent
+ROOT = BENCH.parent
+PEER = BENCH / "peer_tfra"
+PEER_PYTHON = ROOT / ".venvs" / "tfra-0.8.1" / "bin" / "python"
+PEER_ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",  # the peer does not know Keras 3
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONPATH": "",  # nothing of our environment may shadow the peer's packages
+    "PYTHONNOUSERSITE": "1",
+}
+# TensorFlow is called both ways, in turns, and the best result counts.
+MODES = ("function", "eager")
+SETUP_NEEDS_PYTHON = 3
+
+Record = dict[str, Any]
+
+
+class Failed(Exception):
+    """A measurement did not finish, or its result is wrong."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rounds of one workload of one system, over all processes."""
+
+    best: float
+    median: float
+
+
+def say(text: str) -> None:
+    """Prints a line at once."""
+    print(text, flush=True)
+
+
+def set_up_peer() -> str | None:
+    """Makes the peer's environment; returns why it cannot be measured, if so."""
+    code = subprocess.run([str(PEER / "setup.sh")], check=False).returncode
+    if code == SETUP_NEEDS_PYTHON:
+        return "needs python3.11"
+    return None if code == 0 else f"its installation failed with exit code {code}"
+
+
+def describe(record: Record) -> str:
+    """Returns a record as a line of progress."""
+    if "bytes_per_key" in record:
+        number = f"{record['bytes_per_key']:8.1f} bytes per key"
+    elif "calls_per_second" in record:
+        number = f"{record['calls_per_second'] / 1e3:8.2f} k calls/s"
+    else:
+        number = f"{record['keys_per_second'] / 1e6:8.2f} M keys/s"
+    return f"  {record['system']:<9} {record['mode']:<9} {record['workload']:<13} {number}"
+
+
+def measure(command: list[str], environment: dict[str, str]) -> list[Record]:
+    """Runs one measuring process, shows its records as they come, and returns them."""
+    records = []
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                records.append(json.loads(line))
+                say(describe(records[-1]))
+        if process.wait() != 0:
+            errors.seek(0)
+            tail = errors.read().strip().splitlines()[-3:]
+            raise Failed(
+                f"{Path(command[1]).relative_to(ROOT)} ended with exit code "
+                f"{process.returncode}:\n  " + "\n  ".join(tail)
+            )
+    return records
+
+
+def check_checksums(records: list[Record]) -> None:
+    """Raises unless every process read the same rows in each workload."""
+    seen: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for record in records:
+        # Both kinds of lookup read the same rows.
+        workload = record["workload"].removesuffix("_out")
+        seen[record["keys"], workload][record["checksum"]] = record["system"]
+    for (keys, workload), checksums in seen.items():
+        if len(checksums) > 1:
+            raise Failed(
+                f"expected one checksum for {workload} of {keys:,} keys. Received: {checksums}"
+            )
+
+
+def summarize(records: list[Record]) -> dict[tuple[int, str, str], Summary]:
+    """Returns the best and the median by (keys, workload, system)."""
+    numbers: dict[tuple[int, str, str], list[float]] = defaultdict(list)
+    for record in records:
+        place = record["keys"], record["workload"], record["system"]
+        numbers[place] += record.get("rounds") or [record["bytes_per_key"]]
+    return {
+        place: Summary(
+            best=min(values) if place[1] == "memory" else max(values),
+            median=statistics.median(values),
+        )
+        for place, values in numbers.items()
+    }
+
+
+def cpu_model() -> str:
+    """Returns the processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def write_results(
+    name: str, arguments: argparse.Namespace, records: list[Record], not_measured: str | None
+) -> Path:
+    """Writes everything that was measured, and where, to a new file `name`-(time).json.
+
+    Returns:
+        Its path.
+    """
+    now = datetime.now().astimezone()
+    summaries = [
+        {"keys": keys, "workload": workload, "system": system, "best": s.best, "median": s.median}
+        for (keys, workload, system), s in summarize(records).items()
+    ]
+    document = {
+        "date": now.isoformat(timespec="seconds"),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "versions": {record["system"]: record["versions"] for record in records},
+        "peer_not_measured": not_measured,
+        "quick": arguments.quick,
+        "repeats": arguments.repeats,
+        "rounds": arguments.rounds,
+        "round_batches": arguments.round_batches,
+        "summary": summaries,
+        "records": records,
+    }
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    path = arguments.results / f"{name}-{now:%Y%m%d-%H%M%S}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of the arguments that every comparison takes."""
+    environment = ROOT / ".venv" / "bin" / "python"
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--keys", type=int, nargs="+", help="sizes of the table")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--repeats", type=int, help="processes per system and size")
+    parser.add_argument("--rounds", type=int, help="timed rounds per process")
+    parser.add_argument("--round-batches", type=int, help="calls per round at most")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=("peer", "tfra"), help="measure only one of the two")
+    parser.add_argument(
+        "--python",
+        default=str(environment) if environment.exists() else sys.executable,
+        help="the Python that has tfra; .venv of the repository by default, if there is one",
+    )
+    parser.add_argument("--results", type=Path, default=BENCH / "results")
+    return parser
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, keys: list[int], quick_keys: list[int]
+) -> argparse.Namespace:
+    """Returns the arguments with what was not given filled in."""
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    arguments.keys = arguments.keys or (quick_keys if quick else keys)
+    arguments.repeats = arguments.repeats or (2 if quick else 4)
+    arguments.rounds = arguments.rounds or (2 if quick else 5)
+    arguments.round_batches = arguments.round_batches or (16 if quick else 64)
+    return arguments
+
+
+def plan_options(arguments: argparse.Namespace, keys: int) -> list[str]:
+    """Returns the options of a measuring process for a table of so many keys."""
+    return [
+        f"--keys={keys}",
+        f"--rounds={arguments.rounds}",
+        f"--round-batches={arguments.round_batches}",
+        f"--threads={arguments.threads}",
+    ]
