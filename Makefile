@@ -102,11 +102,14 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(CPP)/engine/engine_bench --keys 10000000 --dim 8,128
 	$(say) "Table against TFRA 0.8.1"
 	$(BIN)/python bench/compare.py
+	$(say) "Variable against TFRA 0.8.1"
+	$(BIN)/python bench/compare_variable.py
 
 bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench
 	$(CPP)/engine/engine_bench --keys 1000000
 	$(BIN)/python bench/compare.py --quick
+	$(BIN)/python bench/compare_variable.py --quick
 
 # Tries a wheel in an environment that has nothing else: $(call try-wheel,python,wheel)
 try-wheel = rm -rf build/wheel-test && $(1) -m venv build/wheel-test && \

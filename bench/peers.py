@@ -67,7 +67,7 @@ def describe(record: Record) -> str:
         number = f"{record['calls_per_second'] / 1e3:8.2f} k calls/s"
     else:
         number = f"{record['keys_per_second'] / 1e6:8.2f} M keys/s"
-    return f"  {record['system']:<9} {record['mode']:<9} {record['workload']:<13} {number}"
+    return f"  {record['system']:<9} {record['mode']:<9} {record['workload']:<15} {number}"
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[Record]:

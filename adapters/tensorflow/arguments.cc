@@ -61,6 +61,12 @@ Values::Values(const NamedTable& table, Tensor tensor, const char* what)
   if (tensor_.type() == TF_STRING) views_ = ViewsOf(tensor_);
 }
 
+void Values::RequireOneRow() const {
+  if (IsOneRow()) return;
+  InvalidArgument(std::string("expected ") + what_ + " of shape " + ToString(row_dims_) +
+                  ", received shape " + ToString(dims_));
+}
+
 void Values::RequireRowPerKey(const Keys& keys) const {
   Dims expected = keys.dims();
   expected.insert(expected.end(), row_dims_.begin(), row_dims_.end());

@@ -38,6 +38,9 @@ class Values {
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
+  bool IsOneRow() const { return dims_ == row_dims_; }
+  // Throws unless this is one row.
+  void RequireOneRow() const;
   // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape for scalars.
   void RequireRowPerKey(const Keys& keys) const;
 

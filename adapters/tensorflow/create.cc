@@ -1,6 +1,6 @@
 #include "create.h"
 
-#include <cstdlib>
+#include <cstring>
 #include <sstream>
 
 #include "kernels.h"
@@ -46,8 +46,18 @@ std::vector<std::byte> BytesOf(const std::string& digits) {
   return bytes;
 }
 
+// A double as its bytes.
+double DoubleOf(const std::string& digits) {
+  const std::vector<std::byte> bytes = BytesOf(digits);
+  double number;
+  if (bytes.size() != sizeof(number)) InvalidArgument("not the bytes of a double: " + digits);
+  std::memcpy(&number, bytes.data(), sizeof(number));
+  return number;
+}
+
 // "zeros", "constant ROW", "uniform SEED LOW HIGH", "normal SEED MEAN STDDEV" or
-// "truncated_normal SEED MEAN STDDEV". Numbers are written so that no bit is lost.
+// "truncated_normal SEED MEAN STDDEV". Rows and numbers are given as their bytes: no bit is lost,
+// and no locale asked.
 InitializerSpec InitializerOf(const std::string& text) {
   std::istringstream words(text);
   std::string kind, first, second;
@@ -61,7 +71,7 @@ InitializerSpec InitializerOf(const std::string& text) {
     return spec;
   }
   words >> spec.seed >> first >> second;
-  const double a = std::strtod(first.c_str(), nullptr), b = std::strtod(second.c_str(), nullptr);
+  const double a = DoubleOf(first), b = DoubleOf(second);
   if (kind == "uniform") {
     spec.kind = InitializerKind::kUniform;
     spec.low = a;

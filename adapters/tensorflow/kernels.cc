@@ -11,8 +11,7 @@ namespace {
 
 void FreeToken(void* data, size_t, void* argument) {
   std::free(data);
-  Registry::Get().Release(
-      std::unique_ptr<Registry::Token>(static_cast<Registry::Token*>(argument)));
+  delete static_cast<Registry::Token*>(argument);
 }
 
 // A tensor that keeps the table alive.
@@ -41,7 +40,7 @@ void CreateTable(void* kernel, TF_OpKernelContext* op) {
     const auto& wanted = *static_cast<const CreateKernel*>(kernel);
     const std::string key = context.Resource(0);
     auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
-    wanted.RequireSame(*token->table);
+    wanted.RequireSame(token->table());
     context.SetOutput(0, TokenTensor(std::move(token)));
   });
 }
@@ -57,15 +56,12 @@ void Lookup(void*, TF_OpKernelContext* op) {
 
     Defaults given{Defaults::kOneRow, defaults.data()};
     Dims dims = keys.dims();
-    if constexpr (kMissing == Missing::kRowPerKey) {
+    if (kMissing == Missing::kRowPerKey && !defaults.IsOneRow()) {
       defaults.RequireRowPerKey(keys);
       given.kind = Defaults::kRowPerKey;
       dims = defaults.dims();
     } else {
-      if (ElementsIn(defaults.dims()) != dim || defaults.dims().size() > 1) {
-        InvalidArgument("expected a default value of shape [" + std::to_string(dim) +
-                        "], received shape " + ToString(defaults.dims()));
-      }
+      defaults.RequireOneRow();
       if (kMissing == Missing::kInitial) given = Defaults();
       dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
     }

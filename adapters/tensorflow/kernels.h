@@ -10,8 +10,8 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction);
 void DeleteCreateKernel(void* kernel);
 void CreateTable(void* kernel, TF_OpKernelContext* context);
 
-// What a lookup gives for missing keys, by its third input: that row; the row of the key; or, the
-// input being of use for its shape only, the table's initial value.
+// What a lookup gives for missing keys, by its third input: that row; the row of the key, or one
+// for all; or, the input being of use for its shape only, the table's initial value.
 enum class Missing { kOneRow, kRowPerKey, kInitial };
 
 // table, keys, defaults -> values; with kExists also -> exists.
@@ -20,8 +20,8 @@ void Lookup(void*, TF_OpKernelContext* context);
 
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// table, keys, values, slots, metadata, parts, part: the keys of one part, or all if there are no
-// parts.
+// table, keys, values, slots, metadata, parts, part, part_count: in place of what is in the table,
+// the keys of one part; of all keys, if there is one part only.
 void Restore(void*, TF_OpKernelContext* context);
 // table, keys, deltas, exists
 void Accumulate(void*, TF_OpKernelContext* context);

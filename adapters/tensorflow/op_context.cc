@@ -124,7 +124,7 @@ std::string ResourceKey(TF_OpKernelContext* context, int input) {
   constexpr uint64_t kContainer = 2, kName = 3;
   for (ProtoReader reader(buffer.get->data, buffer.get->length); reader.Next();) {
     if (reader.field == kContainer || reader.field == kName) {
-      key += static_cast<char>('0' + reader.field);
+      key += std::to_string(reader.field) + ':' + std::to_string(reader.text.size()) + ':';
       key += reader.text;
     }
   }

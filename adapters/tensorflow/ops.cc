@@ -160,7 +160,7 @@ bool RegisterAll() {
       {"TfraRestore",
        {kTk, kTv, "Ts: {float, double}"},
        {kTable, "keys: Tk", "values: Tv", "slots: Ts", "metadata: int32", "parts: int32",
-        "part: int32"},
+        "part: int32", "part_count: int32"},
        {},
        NoShape,
        Restore},

@@ -15,29 +15,19 @@ std::shared_ptr<NamedTable> Registry::Find(const std::string& key) const {
 
 std::unique_ptr<Registry::Token> Registry::FindOrMake(
     const std::string& key, const std::function<std::shared_ptr<NamedTable>()>& make) {
-  auto token = std::make_unique<Token>();
-  token->key = key;
   std::unique_lock lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found != entries_.end()) {
-    token->table = found->second.table;
-    ++found->second.tokens;
-  } else {
-    token->table = make();
-    entries_.emplace(key, Entry{token->table, 1});
-  }
-  return token;
+  auto found = entries_.find(key);
+  if (found == entries_.end()) found = entries_.emplace(key, Entry{make()}).first;
+  ++found->second.tokens;
+  return std::make_unique<Token>(key, found->second.table);
 }
 
-void Registry::Release(std::unique_ptr<Token> token) {
+void Registry::Release(const std::string& key, const std::shared_ptr<NamedTable>& table) {
   std::unique_lock lock(mutex_);
-  const auto found = entries_.find(token->key);
-  if (found != entries_.end() && found->second.table == token->table &&
-      --found->second.tokens == 0) {
-    entries_.erase(found);
-  }
-  lock.unlock();
-  token.reset();  // Frees the table, if it was the last, without the lock.
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || found->second.table != table) return;
+  // The caller still holds the table, and frees it without the lock.
+  if (--found->second.tokens == 0) entries_.erase(found);
 }
 
 size_t Registry::size() const {

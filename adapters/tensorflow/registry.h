@@ -32,19 +32,30 @@ class Registry {
   // Null if there is none.
   std::shared_ptr<NamedTable> Find(const std::string& key) const;
 
-  // The table of that name, made by make() if there is none yet, and a token for it.
-  struct Token {
-    std::string key;
-    std::shared_ptr<NamedTable> table;
+  // Keeps a table alive. The last token of a table takes it along.
+  class Token {
+   public:
+    Token(std::string key, std::shared_ptr<NamedTable> table)
+        : key_(std::move(key)), table_(std::move(table)) {}
+    ~Token() { Registry::Get().Release(key_, table_); }
+    Token(const Token&) = delete;
+    Token& operator=(const Token&) = delete;
+    const NamedTable& table() const { return *table_; }
+
+   private:
+    const std::string key_;
+    const std::shared_ptr<NamedTable> table_;
   };
+
+  // A token for the table of that name, made by make() if there is none yet.
   std::unique_ptr<Token> FindOrMake(const std::string& key,
                                     const std::function<std::shared_ptr<NamedTable>()>& make);
-  // Drops the table with its last token.
-  void Release(std::unique_ptr<Token> token);
 
   size_t size() const;
 
  private:
+  void Release(const std::string& key, const std::shared_ptr<NamedTable>& table);
+
   struct Entry {
     std::shared_ptr<NamedTable> table;
     size_t tokens = 0;

@@ -67,6 +67,21 @@ void Restore(void*, TF_OpKernelContext* op) {
     }
     const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(5);
     const int32_t part = *context.Input(6).data<const int32_t>();
+    const int32_t part_count = *context.Input(7).data<const int32_t>();
+    const auto* part_of = parts.data<const int32_t>();
+    if (part_count > 1) {
+      if (parts.elements() != n) {
+        InvalidArgument("expected the part of each of " + std::to_string(n) + " keys, received " +
+                        std::to_string(parts.elements()) + " parts");
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        if (part_of[i] >= 0 && part_of[i] < part_count) continue;
+        InvalidArgument("expected parts of keys in [0, " + std::to_string(part_count) +
+                        "), received " + std::to_string(part_of[i]));
+      }
+    }
+    // Everything is checked: now the table may change.
+    Check(table.Clear());
     // What was saved without slots or metadata, or for another optimizer, is restored with initial
     // ones.
     const auto slot_elements = static_cast<int64_t>(table.slot_elements());
@@ -76,14 +91,10 @@ void Restore(void*, TF_OpKernelContext* op) {
     const bool has_metadata = options.metadata && metadata.dims() == Dims{n, 2};
     const void* slot_rows = has_slots ? slots.data<void>() : nullptr;
     const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
-    if (parts.elements() == 0) {
+    if (part_count <= 1) {
       Check(table.Assign(keys.batch(), values.data(), slot_rows,
                          static_cast<const RowMetadata*>(metadata_rows)));
       return;
-    }
-    if (parts.elements() != n) {
-      InvalidArgument("expected the part of each of " + std::to_string(n) + " keys, received " +
-                      std::to_string(parts.elements()) + " parts");
     }
     const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
                                                                     : SizeOf(options.value_type);
@@ -91,7 +102,6 @@ void Restore(void*, TF_OpKernelContext* op) {
         Picker(values.data(), static_cast<size_t>(options.dim) * element),
         Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
         Picker(metadata_rows, sizeof(RowMetadata))};
-    const auto* part_of = parts.data<const int32_t>();
     if (keys.batch().type == KeyType::kString) {
       RestorePart(&table, keys.batch().strings, part_of, part, keys.size(), rows);
     } else {

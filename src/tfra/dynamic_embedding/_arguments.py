@@ -58,7 +58,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
             f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "
             "`.values` are a tensor."
         )
-    if not tf.is_tensor(keys):
+    if not tf.is_tensor(keys) and not _holds_symbols(keys):
         _check_kind(keys, dtype)
         try:
             return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
@@ -72,11 +72,31 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     return keys
 
 
+def _holds_symbols(keys: Any) -> bool:
+    """Whether this is a list that tensors of a graph are in."""
+    if not isinstance(keys, (list, tuple)) or tf.executing_eagerly():
+        return False
+    return any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(keys))
+
+
+def _check_range(array: np.ndarray[Any, Any], dtype: tf.DType, what: str) -> None:
+    """Raises where TensorFlow would wrap integers around."""
+    if array.dtype.kind not in "iu" or not dtype.is_integer or array.size == 0:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < dtype.min or high > dtype.max:
+        raise KeyTypeError(
+            f"`{what}`: expected {dtype.name}, in [{dtype.min}, {dtype.max}], received values "
+            f"from {low} to {high}"
+        )
+
+
 def _check_kind(keys: Any, dtype: tf.DType) -> None:
     """Raises where TensorFlow would take something else for an integer."""
     array = np.asarray(keys)
     kinds = "SUO" if dtype == tf.string else "iu"
     if array.size == 0 or array.dtype.kind in kinds:
+        _check_range(array, dtype, "keys")
         return
     received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
     raise KeyTypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}")
@@ -93,8 +113,10 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
         if values.dtype != dtype:
             raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
         return values
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not dtype.is_floating:
-        raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
+    if isinstance(values, (np.ndarray, np.generic)):
+        if values.dtype.kind == "f" and not dtype.is_floating:
+            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
+        _check_range(np.asarray(values), dtype, what)
     try:
         return tf.convert_to_tensor(values, dtype=dtype, name=what)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfra._tf import in_plain_graph, tf
-from tfra.dynamic_embedding._creators import KVCreator
+from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._shards import default_partition_fn
 from tfra.dynamic_embedding._variable import GraphKeys, Variable, _devices
 
@@ -62,6 +65,29 @@ def get_variable(
         ValueError: If the variable exists and its parameters are others, or if the variable scope
             says that it must exist and it does not.
     """
+    with _lock:
+        return _get_or_create(
+            name,
+            key_dtype=key_dtype,
+            value_dtype=value_dtype,
+            dim=dim,
+            devices=devices,
+            partitioner=partitioner,
+            shared_name=shared_name,
+            initializer=initializer,
+            trainable=trainable,
+            checkpoint=checkpoint,
+            init_size=init_size,
+            kv_creator=kv_creator,
+            restrict_policy=restrict_policy,
+            bp_v2=bp_v2,
+        )
+
+
+_lock = threading.RLock()
+
+
+def _get_or_create(name: str, **arguments: Any) -> Variable:
     if not isinstance(name, str) or not name:
         raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
     with tf.init_scope():
@@ -71,7 +97,9 @@ def get_variable(
     else:
         scope = tf.compat.v1.get_variable_scope()
         name = f"{scope.name}/{name}" if scope.name else name
-        variables = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
+        # A graph that was imported has the names only.
+        collected = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
+        variables = [v for v in collected if isinstance(v, Variable)]
         existing = next((v for v in variables if v.requested_name == name), None)
         if existing is None and scope.reuse is True:
             raise ValueError(
@@ -79,43 +107,49 @@ def get_variable(
                 "Did you mean reuse=tf.compat.v1.AUTO_REUSE?"
             )
     if existing is not None:
-        wanted = {
-            "key_dtype": tf.as_dtype(key_dtype),
-            "value_dtype": tf.as_dtype(value_dtype),
-            "dim": dim,
-            "devices": _devices(devices),
-            "trainable": trainable,
-            "checkpoint": checkpoint,
-            "bp_v2": bp_v2,
-        }
-        _require_same(existing, wanted)
+        _require_same(existing, arguments)
         return existing
-    variable = Variable(
-        key_dtype=key_dtype,
-        value_dtype=value_dtype,
-        dim=dim,
-        devices=devices,
-        partitioner=partitioner,
-        shared_name=shared_name,
-        name=name,
-        initializer=initializer,
-        trainable=trainable,
-        checkpoint=checkpoint,
-        init_size=init_size,
-        kv_creator=kv_creator,
-        restrict_policy=restrict_policy,
-        bp_v2=bp_v2,
-    )
+    variable = Variable(name=name, **arguments)
     if graph is None:
         _eager_variables[name] = variable
     return variable
 
 
-def _require_same(existing: Variable, wanted: dict[str, Any]) -> None:
+def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
+    wanted = {
+        **arguments,
+        "key_dtype": tf.as_dtype(arguments["key_dtype"]),
+        "value_dtype": tf.as_dtype(arguments["value_dtype"]),
+        "devices": _devices(arguments["devices"]),
+        "kv_creator": arguments["kv_creator"] or CuckooHashTableCreator(),
+        "shared_name": existing.shared_name,
+        "restrict_policy": existing.restrict_policy,
+    }
     for what, value in wanted.items():
         there = getattr(existing, what)
-        if there != value:
+        if not _same(there, value):
             raise ValueError(
                 f"A variable {existing.name!r} exists with {what}={there!r}. "
                 f"Received: {what}={value!r}"
             )
+    policy, wanted_policy = existing.restrict_policy, arguments["restrict_policy"]
+    if (policy is None) != (wanted_policy is None) or (
+        isinstance(wanted_policy, type) and not isinstance(policy, wanted_policy)
+    ):
+        raise ValueError(
+            f"A variable {existing.name!r} exists with restrict_policy={policy!r}. "
+            f"Received: restrict_policy={wanted_policy!r}"
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments mean the same; of functions, that can't be told."""
+    if one is other:
+        return True
+    if isinstance(one, KVCreator):
+        return type(one) is type(other) and one.config == other.config
+    if hasattr(one, "get_config") and hasattr(other, "get_config"):
+        return type(one) is type(other) and one.get_config() == other.get_config()
+    if callable(one) and callable(other):
+        return True
+    return np.array_equal(np.asarray(one), np.asarray(other))

@@ -62,7 +62,7 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
                 with tf.compat.v1.name_scope(None):
                     self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
                 self._shared_name = self._name
-            super().__init__(device=device or "")
+            super().__init__(device=_host_of(device))
             _ = self.resource_handle  # Created now, where the table is made.
             if in_plain_graph():
                 self._initialize_in_graph()
@@ -143,7 +143,12 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
 
     def creators(self) -> list[Any]:
         """Returns the ops that must have run before another finds the table made."""
-        return [] if self._creator is None or tf.executing_eagerly() else [self._creator]
+        if self._creator is None or tf.executing_eagerly():
+            return []
+        if tf.inside_function():
+            # The functions of tf.data do not wait for ops outside.
+            return [self._create_at(self.resource_handle)]
+        return [self._creator]
 
     def _ready(self) -> Any:
         """A context in which ops find the table made."""
@@ -163,19 +168,21 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self._restore_content(restored_tensors) if self._checkpoint else tf.no_op()
 
-    def restore_rows(self, content: Content, parts: Any = (), part: int = 0) -> Any:
+    def restore_rows(
+        self, content: Content, parts: Any = (), part: int = 0, part_count: int = 1
+    ) -> Any:
         """Replaces what is in the table, and returns the op that does.
 
         Args:
             content: Tensors as `content_of` makes them.
             parts: For each key the number of the table it belongs to, if there are several,
-            part: and the number of this one.
+            part: the number of this one,
+            part_count: and how many there are.
         """
         handle = self.resource_handle
         # SavedModel's loader for TF1 restores before it initializes.
-        with tf.control_dependencies(_dependencies(self._create_at(handle))):
-            cleared = ops.tfra_clear(handle)
-        with tf.control_dependencies(_dependencies(cleared)):
+        created = self._create_at(handle)
+        with tf.control_dependencies([] if created is None else [created]):
             return ops.tfra_restore(
                 handle,
                 keys=content["keys"],
@@ -184,6 +191,7 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
                 metadata=content["metadata"],
                 parts=tf.convert_to_tensor(parts, tf.int32),
                 part=part,
+                part_count=part_count,
             )
 
     # --- The methods of the reference page.
@@ -361,8 +369,12 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
             return ops.tfra_size(self.resource_handle, name=name)
 
 
-def _dependencies(op: Any) -> list[Any]:
-    return [] if op is None else [op]
+def _host_of(device: str) -> str:
+    """The CPU of a device's machine: tables are in its memory."""
+    spec = tf.DeviceSpec.from_string(device or "")
+    if spec.device_type == "CPU":
+        return device
+    return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
 def _capacity(capacity: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class RandomRows:
                 kind, a, b = "truncated_normal", mean, stddev
             case initializers.Normal(mean, stddev):
                 kind, a, b = "normal", mean, stddev
-        return f"{kind} {self.seed} {float(a).hex()} {float(b).hex()}"
+        return f"{kind} {self.seed} {struct.pack('<d', a).hex()} {struct.pack('<d', b).hex()}"
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,7 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
         if static is None:
             raise ValueError(f"A default value must be known when the table is made: {value}")
         value = static
-    numpy_dtype = dtype.as_numpy_dtype
-    try:
-        row = np.asarray(value, dtype=object if dtype == tf.string else numpy_dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"A default value must be {dtype.name}. Received: {value!r}") from error
-    if dtype == tf.string:
-        texts = [v if isinstance(v, (str, bytes)) else "" for v in row.reshape(-1)]
-        row = np.array(texts, dtype=object).reshape(row.shape)
+    row = _row_of(value, dtype)
     if shape is None:
         if row.ndim > 1:
             raise ValueError(
@@ -90,6 +84,26 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
             f"received {row.shape}"
         )
     return ConstantRow(np.array(np.broadcast_to(row, shape)))
+
+
+def _row_of(value: Any, dtype: tf.DType) -> np.ndarray[Any, Any]:
+    """Returns `value` as an array of the type, with nothing lost but digits of floats."""
+    wrong = TypeError(f"A default value: expected {dtype.name}, received {value!r}")
+    given = np.asarray(value)
+    if dtype == tf.string:
+        row = np.asarray(value, dtype=object)
+        if not all(isinstance(text, (str, bytes)) for text in row.reshape(-1)):
+            raise wrong
+        return row
+    if given.dtype.kind not in "biufV":  # V: bfloat16, which NumPy does not know.
+        raise wrong
+    try:
+        row = np.asarray(value).astype(dtype.as_numpy_dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise wrong from error
+    if not dtype.is_floating and not np.array_equal(row, given):
+        raise wrong
+    return row
 
 
 def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> InitialRows:

@@ -60,11 +60,12 @@ class Shards:
         numbers = tf.dynamic_partition(tf.range(tf.size(flat)), parts, len(self.tables))
         key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
         found = [
-            table.lookup(key_parts[i], return_exists=True) for i, table in enumerate(self.tables)
+            table.lookup(key_parts[i], return_exists=return_exists)
+            for i, table in enumerate(self.tables)
         ]
-        values = _stitch(numbers, [values for values, _ in found], keys, name)
         if not return_exists:
-            return values
+            return _stitch(numbers, found, keys, name)
+        values = _stitch(numbers, [values for values, _ in found], keys, name)
         return values, _stitch(numbers, [exists for _, exists in found], keys, None)
 
     def restore(self, content: Content) -> Any:
@@ -73,7 +74,8 @@ class Shards:
             return self.tables[0].restore_rows(content)
         _, parts = self._flat(content["keys"])
         restored = [
-            table.restore_rows(content, parts, number) for number, table in enumerate(self.tables)
+            table.restore_rows(content, parts, number, len(self.tables))
+            for number, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*restored)
 

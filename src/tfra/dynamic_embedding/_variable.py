@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, constant_row, initial_rows
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
+
+DEFAULT_NAME = "DynamicEmbedding_Variable"
+_unnamed = itertools.count()
 
 
 class GraphKeys:
@@ -72,7 +76,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         devices: str | Sequence[str] | None = None,
         partitioner: Callable[[tf.Tensor, int], tf.Tensor] = default_partition_fn,
         shared_name: str | None = None,
-        name: str = "DynamicEmbedding_Variable",
+        name: str = DEFAULT_NAME,
         initializer: Any = None,
         trainable: bool = True,
         checkpoint: bool = True,
@@ -91,10 +95,10 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         if not callable(partitioner):
             raise TypeError(f"`partitioner` must be callable. Received: {partitioner!r}")
         self._name = self.requested_name = name
-        self.devices = _devices(devices)
+        self.devices = self._no_dependency(_devices(devices))
         self.partitioner = partitioner
         self.shared_name = shared_name
-        self.initializer = initializer
+        self.initializer = self._no_dependency(initializer)
         self.trainable = bool(trainable)
         self.checkpoint = bool(checkpoint)
         self.init_size = _positive(init_size, "init_size", at_least=0)
@@ -102,7 +106,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         self.bp_v2 = bool(bp_v2)
 
         self._name_in_graph()
-        initial = initial_rows(initializer, self._value_dtype, self._dim, name)
+        initial = initial_rows(initializer, self._value_dtype, self._dim, self._seed_name())
         self._computed = initial if isinstance(initial, ComputedRows) else None
         if self._computed is not None:
             zero = "" if self._value_dtype == tf.string else 0
@@ -122,6 +126,12 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         self._shards = self._no_dependency(Shards(tables, partitioner))
         self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
         self._add_to_graph()
+
+    def _seed_name(self) -> str:
+        """What stands in for a seed: variables without a name of their own are counted."""
+        if self._name != DEFAULT_NAME:
+            return self._name
+        return f"{DEFAULT_NAME} {next(_unnamed)}"
 
     def _name_in_graph(self) -> None:
         """In a graph, makes the name unique, and an op of that name.
