@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdlib>
 
+#include "aligned.h"
+
 namespace tfra::tf {
 namespace {
 
@@ -10,7 +12,7 @@ namespace {
 // share memory.
 size_t RoundUp(size_t bytes) {
   const size_t unit = std::bit_floor(bytes) / 8;
-  return (bytes + unit - 1) / unit * unit;
+  return AlignedSize((bytes + unit - 1) / unit * unit);
 }
 
 }  // namespace
@@ -39,10 +41,7 @@ void* BufferPool::Take(size_t bytes) {
       return data;
     }
   }
-  constexpr size_t kAlignment = 64;
-  void* data = std::aligned_alloc(kAlignment, bytes);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
+  return AlignedAllocate(bytes);
 }
 
 void BufferPool::Give(void* data, size_t bytes) {

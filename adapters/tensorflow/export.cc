@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "aligned.h"
 #include "arguments.h"
 #include "kernels.h"
 
@@ -20,10 +21,8 @@ class GrowingBuffer {
 
   void Reserve(size_t bytes) {
     if (bytes <= capacity_) return;
-    constexpr size_t kAlignment = 64;  // TensorFlow copies what is aligned to less.
-    const size_t capacity = (bytes + kAlignment) / kAlignment * kAlignment;
-    void* data = std::aligned_alloc(kAlignment, capacity);
-    if (data == nullptr) throw std::bad_alloc();
+    const size_t capacity = AlignedSize(bytes);
+    void* data = AlignedAllocate(capacity);
     if (size_ > 0) std::memcpy(data, data_, size_);
     std::free(data_);
     data_ = data;
@@ -78,7 +77,6 @@ class Exporter {
     ExportBatch batch;
     for (const auto& table : tables_) {
       for (ExportCursor cursor; !cursor.done;) {
-        batch = ExportBatch();
         Check(table->table->Export(kBatch, &cursor, &batch));
         Append(&batch, with_slots_and_metadata);
       }

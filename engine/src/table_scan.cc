@@ -24,7 +24,7 @@ template <typename Keys>
 Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) try {
   if (max_rows == 0)
     return Status::InvalidArgument("expected a batch of 1 row or more, received 0");
-  *batch = ExportBatch();
+  batch->Clear();
   if (cursor->done) return Status::Ok();
   EpochGuard guard;
   uint64_t from = cursor->position;

@@ -77,6 +77,17 @@ struct ExportBatch {
   std::vector<std::string> string_values;  // (n, dim)
   std::vector<std::byte> slots;            // (n, slot elements)
   std::vector<RowMetadata> metadata;       // (n)
+
+  // Removes all rows and keeps the memory for others.
+  void Clear() {
+    size = 0;
+    int_keys.clear();
+    string_keys.clear();
+    values.clear();
+    string_values.clear();
+    slots.clear();
+    metadata.clear();
+  }
 };
 
 // An optimizer slot of a row: `elements` numbers of ComputeType(value_type), dim or 1.
