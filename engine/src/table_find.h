@@ -100,7 +100,8 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
         bool done = false;
         if (row[r] != nullptr || !(state[r] & kUndecided || (Keys::kStrings && kLater))) {
           done = visit(k, Probe{bucket[r], row[r], state[r]});
-        } else if (!kLater && state[r] & Bucket::kLocked) {
+        } else if (state[r] & Bucket::kLocked) {
+          // The key may be here: what later buckets say does not count.
           late(k);
           done = true;
         }
