@@ -62,7 +62,7 @@ class TableOf : public TableBase {
   bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const;
   // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
   // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
-  // `row_bytes` of each row are prefetched. Keys that are neither in their first two buckets nor
+  // `row_bytes` of each row are prefetched. Keys that are neither in their first buckets nor
   // known to be missing, and those for which visit returns false, get late(number) instead. Equal
   // keys are visited in their order, if no other thread writes to their shard and visit moves no
   // entries.

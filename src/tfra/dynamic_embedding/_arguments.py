@@ -47,6 +47,15 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
     return dtype
 
 
+def integer(number: Any, what: str, at_least: int) -> int:
+    """Returns an integer, or raises TypeError or ValueError."""
+    if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+        raise TypeError(f"`{what}`: expected an integer, received {number!r}")
+    if number < at_least:
+        raise ValueError(f"`{what}`: expected an integer >= {at_least}, received {number}")
+    return int(number)
+
+
 def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns `keys` as a tensor of the table's key type.
 

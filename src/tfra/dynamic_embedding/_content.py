@@ -40,7 +40,8 @@ def content_of(tables: Sequence[HashTable]) -> Content:
 def _op_on(op: Any, tables: Sequence[HashTable], name: str | None, **attributes: Any) -> Any:
     """Runs an op on tables that are on one device."""
     first = tables[0]
-    with tf.control_dependencies([op for table in tables for op in table.creators()]):
+    creators = [creator for table in tables for creator in table.creators()]
+    with tf.control_dependencies(creators):
         return op(
             [t.resource_handle for t in tables],
             Tk=first.key_dtype,

@@ -6,8 +6,6 @@ import inspect
 import uuid
 from typing import Any
 
-import numpy as np
-
 from tfra._tf import ANONYMOUS, Saveable, in_plain_graph, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
@@ -51,7 +49,7 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         self._dim = self._row_shape[0] if self._row_shape else 1
         if self._dim < 1:
             raise ValueError(f"A row must have a length >= 1. Received: {self._dim}")
-        self._capacity = _capacity(capacity)
+        self._capacity = arguments.integer(capacity, "capacity", at_least=0)
         self._name = name or type(self).__name__
         self._checkpoint = bool(checkpoint)
         self._shared_name: str | None = None
@@ -138,7 +136,7 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         keys = tf.compat.v1.GraphKeys
         tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, self._creator)
         if self._checkpoint:
-            saveable = Saveable(self._name, self._content(), self._restore_content)
+            saveable = Saveable(self._name, content_of([self]), self.restore_rows)
             tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, saveable)
 
     def creators(self) -> list[Any]:
@@ -156,17 +154,11 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
 
     # --- Checkpoints.
 
-    def _content(self) -> Content:
-        return content_of([self])
-
-    def _restore_content(self, content: Content) -> Any:
-        return self.restore_rows(content)
-
     def _serialize_to_tensors(self) -> Content:
-        return self._content() if self._checkpoint else {}
+        return content_of([self]) if self._checkpoint else {}
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
-        return self._restore_content(restored_tensors) if self._checkpoint else tf.no_op()
+        return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()
 
     def restore_rows(
         self, content: Content, parts: Any = (), part: int = 0, part_count: int = 1
@@ -375,10 +367,3 @@ def _host_of(device: str) -> str:
     if spec.device_type == "CPU":
         return device
     return spec.replace(device_type="CPU", device_index=0).to_string()
-
-
-def _capacity(capacity: Any) -> int:
-    is_int = isinstance(capacity, (int, np.integer)) and not isinstance(capacity, bool)
-    if is_int and capacity >= 0:
-        return int(capacity)
-    raise ValueError(f"A capacity must be an integer >= 0. Received: {capacity!r}")

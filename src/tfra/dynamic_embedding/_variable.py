@@ -87,7 +87,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
     ) -> None:
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
-        self._dim = _positive(dim, "dim")
+        self._dim = arguments.integer(dim, "dim", at_least=1)
         if not isinstance(name, str) or not name:
             raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
         if kv_creator is not None and not isinstance(kv_creator, KVCreator):
@@ -101,7 +101,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         self.initializer = self._no_dependency(initializer)
         self.trainable = bool(trainable)
         self.checkpoint = bool(checkpoint)
-        self.init_size = _positive(init_size, "init_size", at_least=0)
+        self.init_size = arguments.integer(init_size, "init_size", at_least=0)
         self.kv_creator = kv_creator or CuckooHashTableCreator()
         self.bp_v2 = bool(bp_v2)
 
@@ -420,14 +420,6 @@ class Variable(AutoTrackable):  # type: ignore[misc]
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
         arguments.check_rows(keys, values, row_shape, what)
         return arguments.assert_rows(keys, values, row_shape, what)
-
-
-def _positive(number: Any, what: str, at_least: int = 1) -> int:
-    if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
-        if number >= at_least:
-            return int(number)
-        raise ValueError(f"`{what}` must be >= {at_least}. Received: {number}")
-    raise TypeError(f"`{what}` must be an integer. Received: {number!r}")
 
 
 def _devices(devices: str | Sequence[str] | None) -> list[str]:
