@@ -11,7 +11,6 @@ processes must agree. The exit code is 0 only if they do.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from peers import (
@@ -20,18 +19,12 @@ from peers import (
     PEER,
     PEER_ENVIRONMENT,
     PEER_PYTHON,
-    Failed,
     Record,
     Summary,
-    argument_parser,
-    check_checksums,
     measure,
-    parse_arguments,
     plan_options,
+    run_comparison,
     say,
-    set_up_peer,
-    summarize,
-    write_results,
 )
 
 
@@ -87,24 +80,8 @@ def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
 
 def main() -> int:
     """Runs the comparison; returns the exit code."""
-    arguments = parse_arguments(
-        argument_parser(__doc__), keys=[1_000_000, 10_000_000], quick_keys=[1_000_000]
-    )
-    not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
-    try:
-        records = measure_all(arguments, with_peer=not_measured is None)
-        check_checksums(records)
-    except Failed as error:
-        say(f"failed: {error}")
-        return 1
-    say("\nThe best of all rounds; medians: the ratio of the medians.")
-    for line in table(summarize(records)):
-        say(line)
-    if not_measured is not None:
-        say(f"peer not measured: {not_measured}")
-    path = write_results("compare", arguments, records, not_measured)
-    say(f"checksums agree; written to {os.path.relpath(path)}")
-    return 0
+    sizes = ([1_000_000, 10_000_000], [1_000_000])
+    return run_comparison("compare", __doc__, "", sizes, measure_all, table)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ only if they do; whether the goals are met is only shown.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import dataclass
 
@@ -21,18 +20,12 @@ from peers import (
     MODES,
     PEER_ENVIRONMENT,
     PEER_PYTHON,
-    Failed,
     Record,
     Summary,
-    argument_parser,
-    check_checksums,
     measure,
-    parse_arguments,
     plan_options,
+    run_comparison,
     say,
-    set_up_peer,
-    summarize,
-    write_results,
 )
 
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -117,24 +110,10 @@ def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
 
 def main() -> int:
     """Runs the comparison; returns the exit code."""
-    arguments = parse_arguments(
-        argument_parser(__doc__), keys=[2_000_000, 10_000_000], quick_keys=[200_000]
+    sizes = ([2_000_000, 10_000_000], [200_000])
+    return run_comparison(
+        "compare-variable", __doc__, "; other: peer or tf.gather", sizes, measure_all, table
     )
-    not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
-    try:
-        records = measure_all(arguments, with_peer=not_measured is None)
-        check_checksums(records)
-    except Failed as error:
-        say(f"failed: {error}")
-        return 1
-    say("\nThe best of all rounds; medians: the ratio of the medians; other: peer or tf.gather.")
-    for line in table(summarize(records)):
-        say(line)
-    if not_measured is not None:
-        say(f"peer not measured: {not_measured}")
-    path = write_results("compare-variable", arguments, records, not_measured)
-    say(f"checksums agree; written to {os.path.relpath(path)}")
-    return 0
 
 
 if __name__ == "__main__":

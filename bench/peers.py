@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -212,3 +213,39 @@ def plan_options(arguments: argparse.Namespace, keys: int) -> list[str]:
         f"--round-batches={arguments.round_batches}",
         f"--threads={arguments.threads}",
     ]
+
+
+def run_comparison(
+    name: str,
+    document: str | None,
+    note: str,
+    keys: tuple[list[int], list[int]],
+    measure_all: Callable[[argparse.Namespace, bool], list[Record]],
+    table: Callable[[dict[tuple[int, str, str], Summary]], list[str]],
+) -> int:
+    """Measures, prints and writes one comparison; returns the exit code.
+
+    Args:
+        name: Of the file of results.
+        document: What --help says.
+        note: What the columns are.
+        keys: The sizes of tables, and those of a quick run.
+        measure_all: Called with the arguments, and whether the peer can be measured.
+        table: The lines to print.
+    """
+    arguments = parse_arguments(argument_parser(document), keys=keys[0], quick_keys=keys[1])
+    not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
+    try:
+        records = measure_all(arguments, not_measured is None)
+        check_checksums(records)
+    except Failed as error:
+        say(f"failed: {error}")
+        return 1
+    say(f"\nThe best of all rounds; medians: the ratio of the medians{note}.")
+    for line in table(summarize(records)):
+        say(line)
+    if not_measured is not None:
+        say(f"peer not measured: {not_measured}")
+    path = write_results(name, arguments, records, not_measured)
+    say(f"checksums agree; written to {os.path.relpath(path)}")
+    return 0
