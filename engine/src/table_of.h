@@ -21,6 +21,7 @@ class TableOf : public TableBase {
 
   Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
                 bool* exists) override;
+  Status LookupRows(const KeyBatch& keys, void* values, void* slots) override;
   Status Contains(const KeyBatch& keys, bool* exists) override;
 
   Status Assign(const KeyBatch& keys, const void* values, const void* slots,
@@ -81,7 +82,7 @@ class TableOf : public TableBase {
 
   bool ContainsOne(uint64_t word, std::string_view bytes) const;
   template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
-  void LookupRows(const Words& words, size_t begin, size_t end, const Defaults& defaults,
+  void LookupValues(const Words& words, size_t begin, size_t end, const Defaults& defaults,
                   std::byte* values, bool* exists, Tally* tally) const;
   bool CopyValue(uint64_t word, std::string_view bytes, std::byte* out) const;
   void LookupStrings(const Words& words, size_t begin, size_t end, const Defaults& defaults,

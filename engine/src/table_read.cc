@@ -47,8 +47,8 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
       LookupStrings(words, begin, end, defaults, static_cast<std::string*>(values), exists, &tally);
     } else {
       WithRowBytes(layout_.value_bytes, [&](auto size) {
-        LookupRows<size>(words, begin, end, defaults, static_cast<std::byte*>(values), exists,
-                         &tally);
+        LookupValues<size>(words, begin, end, defaults, static_cast<std::byte*>(values), exists,
+                           &tally);
       });
     }
     Count(std::move(tally));
@@ -66,9 +66,9 @@ template <typename Keys>
 
 template <typename Keys>
 template <size_t kBytes>
-void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
-                               const Defaults& defaults, std::byte* values, bool* exists,
-                               Tally* tally) const {
+void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
+                                 const Defaults& defaults, std::byte* values, bool* exists,
+                                 Tally* tally) const {
   const size_t bytes = kBytes > 0 ? kBytes : layout_.value_bytes;
   const auto* default_rows = static_cast<const std::byte*>(defaults.rows);
   const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
@@ -119,6 +119,34 @@ void TableOf<Keys>::LookupRows(const Words& words, size_t begin, size_t end,
 }
 
 template <typename Keys>
+Status TableOf<Keys>::LookupRows(const KeyBatch& keys, void* values, void* slots) try {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  if (has_string_values()) return Status::WrongType("expected values that are numbers");
+  const size_t value_bytes = layout_.value_bytes, slots_bytes = layout_.slots_bytes;
+  const Words words(keys);
+  ForEachPart(keys.size, [&](size_t begin, size_t end) {
+    EpochGuard guard;
+    Tally tally;
+    for (size_t i = begin; i < end; ++i) {
+      std::byte* value = static_cast<std::byte*>(values) + i * value_bytes;
+      std::byte* slot =
+          slots == nullptr ? nullptr : static_cast<std::byte*>(slots) + i * slots_bytes;
+      const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
+        LoadRow(value, row, value_bytes);
+        if (slot != nullptr) LoadRow(slot, row + layout_.slots_offset, slots_bytes);
+      });
+      (found ? tally.hits : tally.misses) += 1;
+      if (found) continue;
+      initializer_.Fill(words[i], value);
+      if (slot != nullptr) std::memcpy(slot, layout_.initial_slots.data(), slots_bytes);
+    }
+    Count(std::move(tally));
+  });
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
 void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
                                   const Defaults& defaults, std::string* values, bool* exists,
                                   Tally* tally) const {
@@ -144,10 +172,11 @@ void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
   }
 }
 
-#define TFRA_INSTANTIATE(Keys)                                                \
-  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const; \
-  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);            \
-  template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*);
+#define TFRA_INSTANTIATE(Keys)                                                           \
+  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const;            \
+  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                       \
+  template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*); \
+  template Status TableOf<Keys>::LookupRows(const KeyBatch&, void*, void*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

@@ -272,9 +272,10 @@ template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
                                      ValueType gradient_type, const UpdateParams& params) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (options_.rule.kind == RuleKind::kNone) {
+  if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
     return Status::InvalidArgument(
-        "applying gradients needs a table with an optimizer, received one without");
+        "applying gradients needs a table with an update rule of the engine, received one " +
+        std::string(options_.rule.kind == RuleKind::kNone ? "without" : "with a rule of its own"));
   }
   TFRA_RETURN_IF_ERROR(ValidateParams(options_.rule, params));
   const ValueType compute = ComputeType(options_.value_type);

@@ -37,6 +37,8 @@ const char* NameOf(RuleKind kind) {
       return "ftrl";
     case RuleKind::kLion:
       return "lion";
+    case RuleKind::kCustom:
+      return "custom";
   }
   return "unknown";
 }
@@ -106,6 +108,7 @@ Status CheckFtrl(const UpdateParams& params) {
 KernelVariant VariantOf(const RuleSpec& rule, const UpdateParams& params) {
   switch (rule.kind) {
     case RuleKind::kNone:  // Excluded by the contract.
+    case RuleKind::kCustom:
     case RuleKind::kSgd:
       if (!rule.momentum) return KernelVariant::kSgd;
       return rule.nesterov ? KernelVariant::kSgdNesterov : KernelVariant::kSgdMomentum;
@@ -255,6 +258,8 @@ std::vector<SlotSpec> SlotLayout(const RuleSpec& rule) {
     case RuleKind::kLion:
       add("momentum");
       break;
+    case RuleKind::kCustom:
+      return rule.slots;
   }
   return slots;
 }
@@ -271,6 +276,11 @@ Status ValidateRule(const RuleSpec& rule, ValueType value_type) {
   TFRA_RETURN_IF_ERROR(CheckSwitch("nesterov", rule.nesterov, rule.kind, {kSgd}));
   TFRA_RETURN_IF_ERROR(CheckSwitch("amsgrad", rule.amsgrad, rule.kind, {kAdam, kAdamW}));
   TFRA_RETURN_IF_ERROR(CheckSwitch("centered", rule.centered, rule.kind, {kRmsprop}));
+  if (!rule.slots.empty() && rule.kind != kCustom) {
+    return Status::InvalidArgument(std::string("the rule \"") + NameOf(rule.kind) +
+                                   "\" has slots of its own; expected no others, received " +
+                                   std::to_string(rule.slots.size()));
+  }
   if (rule.nesterov && !rule.momentum) {
     return Status::InvalidArgument(
         "`nesterov` needs momentum; expected momentum true, received false");

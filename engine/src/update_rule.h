@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "tfra/options.h"
@@ -16,12 +17,6 @@
 #include "update_kernels.h"
 
 namespace tfra {
-
-struct SlotSpec {
-  const char* name;
-  bool scalar;  // One element per row instead of dim.
-  double initial;
-};
 
 // The slots of a row in their order in memory.
 std::vector<SlotSpec> SlotLayout(const RuleSpec& rule);

@@ -45,6 +45,16 @@ enum class RuleKind : uint8_t {
   kAdadelta,
   kFtrl,
   kLion,
+  kCustom,  // The arithmetic is the caller's: rows carry its slots.
+};
+
+// Numbers that a row carries for an optimizer: dim of them or one, of ComputeType(value_type).
+struct SlotSpec {
+  std::string name;
+  bool scalar = false;  // One element per row instead of dim.
+  double initial = 0.0;
+
+  bool operator==(const SlotSpec&) const = default;
 };
 
 // An update rule and the switches that decide which slots a row carries.
@@ -55,6 +65,9 @@ struct RuleSpec {
   bool amsgrad = false;              // kAdam, kAdamW.
   bool centered = false;             // kRmsprop.
   double initial_accumulator = 0.1;  // kAdagrad, kRowwiseAdagrad, kFtrl.
+  std::vector<SlotSpec> slots = {};  // kCustom.
+
+  bool operator==(const RuleSpec&) const = default;
 };
 
 // Hyper-parameters of one call. Each rule reads those its Keras 3 namesake has.

@@ -125,6 +125,9 @@ class Table {
   // values: (n, dim). exists: (n), or null. Inserts nothing.
   virtual Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
                         bool* exists) = 0;
+  // Whole rows, as Assign takes them. values: (n, dim). slots: (n, slot_elements()), or null. Keys
+  // that are not there get their initial value and slots. Inserts nothing. Values must be numbers.
+  virtual Status LookupRows(const KeyBatch& keys, void* values, void* slots) = 0;
   // exists: (n).
   virtual Status Contains(const KeyBatch& keys, bool* exists) = 0;
 
@@ -177,6 +180,11 @@ class Table {
   virtual void SetClock(uint32_t now) = 0;
 
   virtual TableStats stats() const = 0;
+
+  // A table with the content of this one whose rows have the slots of `rule`: those of the same
+  // name and length are taken over, others get their initial value. REQUIRES: no other thread
+  // writes to this table meanwhile.
+  Status CopyWithRule(const RuleSpec& rule, std::unique_ptr<Table>* copy);
 
  protected:
   explicit Table(const TableOptions& options) : options_(options) {}

@@ -1,0 +1,107 @@
+// Whole rows: what LookupRows reads, Assign writes and CopyWithRule takes to another table.
+#include "table_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+RuleSpec CustomRule(std::vector<SlotSpec> slots) {
+  RuleSpec rule;
+  rule.kind = RuleKind::kCustom;
+  rule.slots = std::move(slots);
+  return rule;
+}
+
+struct Rows {
+  std::vector<float> values, slots;
+};
+
+Rows LookupRows(Table& table, const TestKeys& keys) {
+  Rows rows{std::vector<float>(keys.size() * static_cast<size_t>(table.options().dim)),
+            std::vector<float>(keys.size() * table.slot_elements())};
+  CHECK_OK(table.LookupRows(keys.batch(), rows.values.data(), rows.slots.data()));
+  return rows;
+}
+
+TEST(CustomSlotsAreReadAndWrittenByTheCaller) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 2);
+    options.initializer.kind = InitializerKind::kOnes;
+    options.rule = CustomRule({{"average", false, 0.5}, {"count", true, 7.0}});
+    std::unique_ptr<Table> table = MakeTable(options);
+    CHECK_EQ(table->slot_elements(), 3u);
+
+    const TestKeys keys(key_type, {1, 2});
+    const Rows fresh = LookupRows(*table, keys);
+    CHECK(fresh.values == std::vector<float>({1, 1, 1, 1}));
+    CHECK(fresh.slots == std::vector<float>({0.5, 0.5, 7, 0.5, 0.5, 7}));
+    CHECK_EQ(table->size(), 0u);
+
+    const std::vector<float> values = {3, 4}, slots = {5, 6, 8};
+    CHECK_OK(table->Assign(TestKeys(key_type, {2}).batch(), values.data(), slots.data()));
+    const Rows both = LookupRows(*table, keys);
+    CHECK(both.values == std::vector<float>({1, 1, 3, 4}));
+    CHECK(both.slots == std::vector<float>({0.5, 0.5, 7, 5, 6, 8}));
+
+    std::vector<float> gradient(2);
+    CHECK(table
+              ->ApplyGradients(TestKeys(key_type, {2}).batch(), gradient.data(),
+                               ValueType::kFloat32, {})
+              .code() == StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(CustomSlotsBelongToTheCustomRule) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2);
+  options.rule.kind = RuleKind::kAdam;
+  options.rule.slots = {{"extra"}};
+  std::unique_ptr<Table> table;
+  CHECK(Table::Create(options, &table).code() == StatusCode::kInvalidArgument);
+}
+
+TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 2);
+    options.metadata = true;
+    options.rule = CustomRule({{"a"}, {"momentum"}, {"velocity", true}});
+    std::unique_ptr<Table> table = MakeTable(options);
+    table->SetClock(77);
+    const size_t n = 40000;
+    const TestKeys keys = TestKeys::Range(key_type, 0, static_cast<int64_t>(n));
+    std::vector<float> values(n * 2), slots(n * 5);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<float>(i) + 0.5f;
+    CHECK_OK(table->Assign(keys.batch(), values.data(), slots.data()));
+
+    RuleSpec adam;
+    adam.kind = RuleKind::kAdam;
+    std::unique_ptr<Table> copy;
+    CHECK_OK(table->CopyWithRule(adam, &copy));
+    CHECK_EQ(copy->size(), n);
+    CHECK(copy->options().rule == adam);
+    CHECK(Contents(*copy) == Contents(*table));
+    const Rows rows = LookupRows(*copy, keys);
+    for (size_t i = 0; i < n; ++i) {
+      // "momentum" is of the same length in both; "velocity" is not, and starts anew.
+      CHECK_EQ(rows.slots[i * 4], slots[i * 5 + 2]);
+      CHECK_EQ(rows.slots[i * 4 + 1], slots[i * 5 + 3]);
+      CHECK_EQ(rows.slots[i * 4 + 2], 0.0f);
+    }
+    uint64_t old = 0;
+    CHECK_OK(copy->CountIf([](const RowMetadata& row) { return row.time == 77; }, &old));
+    CHECK_EQ(old, n);
+
+    CHECK_OK(copy->CopyWithRule(RuleSpec(), &table));
+    CHECK_EQ(table->slot_elements(), 0u);
+    CHECK(Contents(*copy) == Contents(*table));
+  }
+}
+
+TEST(CopyWithRuleNeedsFloatingValues) {
+  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 2)), copy;
+  RuleSpec adam;
+  adam.kind = RuleKind::kAdam;
+  CHECK(table->CopyWithRule(adam, &copy).code() == StatusCode::kWrongType);
+}
+
+}  // namespace
+}  // namespace tfra::test
