@@ -1,5 +1,7 @@
 #include "keys.h"
 
+#include <string>
+
 #include "batch.h"
 
 namespace tfra {
@@ -16,6 +18,13 @@ Words::Words(const KeyBatch& keys)
       hashes_[i] = HashBytes(strings_[i].data(), strings_[i].size());
     }
   });
+}
+
+Status CheckBatchSize(const KeyBatch& keys) {
+  constexpr size_t kMaxBatch = UINT32_MAX - 1;
+  if (keys.size <= kMaxBatch) return Status::Ok();
+  return Status::InvalidArgument("expected at most " + std::to_string(kMaxBatch) +
+                                 " keys in a call, received " + std::to_string(keys.size));
 }
 
 }  // namespace tfra

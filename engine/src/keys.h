@@ -30,6 +30,9 @@ inline uint64_t Scramble(uint64_t word) {
   return mixed ^ mixed >> 32;
 }
 
+// Whether keys of a call can be numbered by 32 bits, with a number to spare.
+Status CheckBatchSize(const KeyBatch& keys);
+
 // The keys of one call with their words. Points into the KeyBatch it was made from.
 class Words {
  public:
@@ -43,11 +46,19 @@ class Words {
     return strings_ == nullptr ? std::string_view() : strings_[i];
   }
 
+  // The keys [begin, end) with numbers from 0 on. Points to what these Words hold.
+  Words Part(size_t begin, size_t end) const {
+    return Words(end - begin, words_ + begin, strings_ == nullptr ? nullptr : strings_ + begin);
+  }
+
   bool Equal(size_t i, size_t j) const {
     return words_[i] == words_[j] && (strings_ == nullptr || strings_[i] == strings_[j]);
   }
 
  private:
+  Words(size_t size, const uint64_t* words, const std::string_view* strings)
+      : size_(size), words_(words), strings_(strings) {}
+
   size_t size_;
   const uint64_t* words_;
   const std::string_view* strings_;

@@ -159,6 +159,39 @@ struct AccumulateOp {
 // How deltas of a value type are added to a row.
 AccumulateOp::Add AddFor(ValueType type);
 
+struct AddToRowOp {
+  RowContext context;
+  const std::byte* deltas;
+  const std::byte* slots;  // Or null.
+  AccumulateOp::Add add;
+  AccumulateOp::Add add_slots;
+  size_t dim;
+  size_t slot_elements;
+
+  size_t row_bytes() const { return context.layout.stride; }
+  void Fetch(size_t i) const {
+    Prefetch<false>(deltas + i * context.layout.value_bytes, context.layout.value_bytes);
+  }
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Update(size_t i, std::byte* row) const {
+    const RowLayout& layout = context.layout;
+    add(row, deltas + i * layout.value_bytes, dim);
+    if (slots != nullptr) {
+      add_slots(row + layout.slots_offset, slots + i * layout.slots_bytes, slot_elements);
+    }
+    context.Touch(row, 1);
+  }
+
+  void Fill(size_t i, uint64_t word, std::byte* row) const {
+    context.initializer.Fill(word, row);
+    context.InitSlots(row);
+    context.InitMetadata(row, 0);
+    Update(i, row);
+  }
+};
+
 struct GradientOp {
   // sum[0 .. dim) = or += gradient, widened to the compute type.
   using Sum = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);

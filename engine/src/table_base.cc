@@ -71,11 +71,7 @@ Status TableBase::CheckKeys(const KeyBatch& keys) const {
                              " keys, received " + (has_string_keys() ? "int64" : "string") +
                              " keys");
   }
-  constexpr size_t kMaxBatch = UINT32_MAX - 1;
-  if (keys.size > kMaxBatch) {
-    return Status::InvalidArgument("expected at most " + std::to_string(kMaxBatch) +
-                                   " keys in a call, received " + std::to_string(keys.size));
-  }
+  TFRA_RETURN_IF_ERROR(CheckBatchSize(keys));
   return has_string_keys() ? CheckStrings(keys.strings, keys.size, "key") : Status::Ok();
 }
 

@@ -46,13 +46,14 @@ std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const Expor
 
 }  // namespace
 
-Status Table::CopyWithRule(const RuleSpec& rule, std::unique_ptr<Table>* copy) try {
+Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
+                           std::unique_ptr<Table>* copy) try {
   TableOptions options = options_;
   options.rule = rule;
   options.initial_capacity = std::max(options.initial_capacity, static_cast<int64_t>(this->size()));
   std::unique_ptr<Table> other;
   TFRA_RETURN_IF_ERROR(Create(options, &other));
-  const std::vector<SlotMove> moves = SharedSlots(*this, *other);
+  const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
   const size_t from_bytes = slot_elements() * SizeOf(ComputeType(options.value_type));
   const std::vector<std::byte> initial = RowLayout(options).initial_slots;
 

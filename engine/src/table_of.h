@@ -22,11 +22,14 @@ class TableOf : public TableBase {
   Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
                 bool* exists) override;
   Status LookupRows(const KeyBatch& keys, void* values, void* slots) override;
+  Status LookupPooled(const KeyBatch& keys, const Defaults& defaults, const Pooling& pooling,
+                      void* out) override;
   Status Contains(const KeyBatch& keys, bool* exists) override;
 
   Status Assign(const KeyBatch& keys, const void* values, const void* slots,
                 const RowMetadata* metadata) override;
   Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) override;
+  Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) override;
   Status ApplyGradients(const KeyBatch& keys, const void* gradients, ValueType gradient_type,
                         const UpdateParams& params) override;
   Status Remove(const KeyBatch& keys, size_t* removed) override;
@@ -83,7 +86,7 @@ class TableOf : public TableBase {
   bool ContainsOne(uint64_t word, std::string_view bytes) const;
   template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
   void LookupValues(const Words& words, size_t begin, size_t end, const Defaults& defaults,
-                  std::byte* values, bool* exists, Tally* tally) const;
+                    std::byte* values, bool* exists, Tally* tally) const;
   bool CopyValue(uint64_t word, std::string_view bytes, std::byte* out) const;
   void LookupStrings(const Words& words, size_t begin, size_t end, const Defaults& defaults,
                      std::string* values, bool* exists, Tally* tally) const;

@@ -1,6 +1,7 @@
 #include <cstring>
 #include <string>
 
+#include "segments.h"
 #include "table_find.h"
 
 namespace tfra {
@@ -51,6 +52,36 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
                            &tally);
       });
     }
+    Count(std::move(tally));
+  });
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
+Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& defaults,
+                                   const Pooling& pooling, void* out) try {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  if (!IsFloating(options_.value_type)) {
+    return Status::WrongType(std::string("expected floating values to combine, received ") +
+                             NameOf(options_.value_type));
+  }
+  TFRA_RETURN_IF_ERROR(CheckPooling(pooling, keys.size));
+  const Words words(keys);
+  const size_t dim = static_cast<size_t>(options_.dim);
+  ForEachSegments(pooling, [&](size_t first, size_t last) {
+    EpochGuard guard;
+    Tally tally;
+    const auto read = [&](size_t begin, size_t end, std::byte* rows) {
+      Defaults of_block = defaults;
+      if (defaults.kind == Defaults::kRowPerKey) {
+        of_block.rows = static_cast<const std::byte*>(defaults.rows) + begin * layout_.value_bytes;
+      }
+      WithRowBytes(layout_.value_bytes, [&](auto size) {
+        LookupValues<size>(words.Part(begin, end), 0, end - begin, of_block, rows, nullptr, &tally);
+      });
+    };
+    PoolRows(pooling, first, last, options_.value_type, dim, read, out);
     Count(std::move(tally));
   });
   return Status::Ok();
@@ -172,11 +203,13 @@ void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
   }
 }
 
-#define TFRA_INSTANTIATE(Keys)                                                           \
-  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const;            \
-  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                       \
-  template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*); \
-  template Status TableOf<Keys>::LookupRows(const KeyBatch&, void*, void*);
+#define TFRA_INSTANTIATE(Keys)                                                                  \
+  template bool TableOf<Keys>::ContainsOne(uint64_t, std::string_view) const;                   \
+  template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                              \
+  template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*);        \
+  template Status TableOf<Keys>::LookupRows(const KeyBatch&, void*, void*);                     \
+  template Status TableOf<Keys>::LookupPooled(const KeyBatch&, const Defaults&, const Pooling&, \
+                                              void*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

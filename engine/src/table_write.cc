@@ -269,6 +269,24 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
+Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) try {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  if (!IsFloating(options_.value_type)) {
+    return Status::WrongType(std::string("expected a table of floating values, received ") +
+                             NameOf(options_.value_type) + " values");
+  }
+  const Words words(keys);
+  const RowContext context{layout_, initializer_, options_.metadata, clock()};
+  const ValueType compute = ComputeType(options_.value_type);
+  return Write(
+      words, KeyParts::Split<Keys>(words),
+      AddToRowOp{context, static_cast<const std::byte*>(deltas),
+                 static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
+                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)});
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
                                      ValueType gradient_type, const UpdateParams& params) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
@@ -335,6 +353,7 @@ TFRA_CATCH_BAD_ALLOC
 #define TFRA_INSTANTIATE(Keys)                                                           \
   template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,       \
                                         const RowMetadata*);                             \
+  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*);   \
   template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*);  \
   template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType, \
                                                 const UpdateParams&);                    \

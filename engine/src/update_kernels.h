@@ -1,6 +1,6 @@
-// The arithmetic of the update rules, compiled once per instruction set. Every instruction set
-// gives the same bits: the same source, no contraction to fused multiply-add, no reassociation,
-// and sums over a row in a fixed order.
+// The arithmetic of the update rules and of sums of rows, compiled once per instruction set. Every
+// instruction set gives the same bits: the same source, no contraction to fused multiply-add, no
+// reassociation, and sums over a row in a fixed order.
 #pragma once
 
 #include <cstddef>
@@ -69,11 +69,20 @@ using UpdateKernel = void (*)(const RuleConstants& constants, std::byte* value, 
 using ClipKernel = void (*)(const RuleConstants& constants, const std::byte* gradient,
                             std::byte* clipped, size_t dim);
 
+// sum += rows, each times its scale. rows: (n, dim) as they are stored; scales: (n) of the compute
+// type, or null: all 1; sum: (dim) of the compute type. Aligned to their elements only.
+using AddRowsKernel = void (*)(const std::byte* rows, size_t n, const std::byte* scales,
+                               std::byte* sum, size_t dim);
+// norms: (n) of the compute type, the L2 norm of each row.
+using RowNormsKernel = void (*)(const std::byte* rows, size_t n, std::byte* norms, size_t dim);
+
 // The kernels of one instruction set for one value type.
 struct TypeKernels {
   UpdateKernel update[kKernelVariants];
   ClipKernel clip_by_value;
   ClipKernel clip_by_norm;
+  AddRowsKernel add_rows;
+  RowNormsKernel row_norms;
 };
 
 struct KernelTable {

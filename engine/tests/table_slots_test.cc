@@ -75,7 +75,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     RuleSpec adam;
     adam.kind = RuleKind::kAdam;
     std::unique_ptr<Table> copy;
-    CHECK_OK(table->CopyWithRule(adam, &copy));
+    CHECK_OK(table->CopyWithRule(adam, true, &copy));
     CHECK_EQ(copy->size(), n);
     CHECK(copy->options().rule == adam);
     CHECK(Contents(*copy) == Contents(*table));
@@ -90,7 +90,11 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     CHECK_OK(copy->CountIf([](const RowMetadata& row) { return row.time == 77; }, &old));
     CHECK_EQ(old, n);
 
-    CHECK_OK(copy->CopyWithRule(RuleSpec(), &table));
+    CHECK_OK(table->CopyWithRule(options.rule, false, &copy));
+    CHECK(Contents(*copy) == Contents(*table));
+    for (float slot : LookupRows(*copy, keys).slots) CHECK_EQ(slot, 0.0f);
+
+    CHECK_OK(copy->CopyWithRule(RuleSpec(), true, &table));
     CHECK_EQ(table->slot_elements(), 0u);
     CHECK(Contents(*copy) == Contents(*table));
   }
@@ -100,7 +104,7 @@ TEST(CopyWithRuleNeedsFloatingValues) {
   std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 2)), copy;
   RuleSpec adam;
   adam.kind = RuleKind::kAdam;
-  CHECK(table->CopyWithRule(adam, &copy).code() == StatusCode::kWrongType);
+  CHECK(table->CopyWithRule(adam, true, &copy).code() == StatusCode::kWrongType);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 // thread may see some of its rows changed and others not yet. Lookups never wait for one another,
 // nor for growth. A call uses up to NumThreads() threads of the engine's pool.
 //
-// Duplicates: Assign, Accumulate and Remove act as if the keys were taken one by one in their
-// order (so the last assignment of a key stays). ApplyGradients first sums the gradients of equal
-// keys, in their order, and then takes one step per distinct key. Results do not depend on the
-// number of threads.
+// Duplicates: Assign, Accumulate, AddToRows and Remove act as if the keys were taken one by one in
+// their order (so the last assignment of a key stays). ApplyGradients first sums the gradients of
+// equal keys, in their order, and then takes one step per distinct key. Results do not depend on
+// the number of threads.
 //
 // Errors: a call that fails has changed nothing. The one exception is running out of memory while a
 // batch is being written, although room was made for it before: because other threads inserted
@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "tfra/options.h"
+#include "tfra/pooling.h"
 #include "tfra/status.h"
 
 namespace tfra {
@@ -128,6 +129,11 @@ class Table {
   // Whole rows, as Assign takes them. values: (n, dim). slots: (n, slot_elements()), or null. Keys
   // that are not there get their initial value and slots. Inserts nothing. Values must be numbers.
   virtual Status LookupRows(const KeyBatch& keys, void* values, void* slots) = 0;
+  // Looks up and combines, without a copy of all rows. out: (segments, dim) of
+  // ComputeType(value_type). Threads share the segments, each of which is one thread's. REQUIRES
+  // (kWrongType otherwise): a floating value type.
+  virtual Status LookupPooled(const KeyBatch& keys, const Defaults& defaults,
+                              const Pooling& pooling, void* out) = 0;
   // exists: (n).
   virtual Status Contains(const KeyBatch& keys, bool* exists) = 0;
 
@@ -140,6 +146,10 @@ class Table {
   // (bool: or). Missing and false: inserts the delta as the value. Otherwise: leaves the key alone
   // and counts it as ignored.
   virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) = 0;
+
+  // Adds to whole rows; missing keys are inserted from their initial value and slots first. deltas:
+  // (n, dim). slots: (n, slot_elements()), or null. Values must be floating.
+  virtual Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) = 0;
 
   // One optimizer step. gradients: (n, dim) of gradient_type, which is the value type or
   // ComputeType(value_type). Missing keys are inserted from their initial value first.
@@ -181,10 +191,10 @@ class Table {
 
   virtual TableStats stats() const = 0;
 
-  // A table with the content of this one whose rows have the slots of `rule`: those of the same
-  // name and length are taken over, others get their initial value. REQUIRES: no other thread
-  // writes to this table meanwhile.
-  Status CopyWithRule(const RuleSpec& rule, std::unique_ptr<Table>* copy);
+  // A table with the content of this one whose rows have the slots of `rule`: with keep_slots, those
+  // of the same name and length are taken over; all others get their initial value. REQUIRES: no
+  // other thread writes to this table meanwhile.
+  Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
 
  protected:
   explicit Table(const TableOptions& options) : options_(options) {}
