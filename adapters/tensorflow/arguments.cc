@@ -30,13 +30,16 @@ std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input) {
   return table;
 }
 
-Keys::Keys(const NamedTable& table, Tensor tensor)
+Keys::Keys(const NamedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
+  RequireType(table.key_dtype, tensor_.type(), "keys");
+}
+
+Keys::Keys(Tensor tensor)
     : tensor_(std::move(tensor)),
       dims_(tensor_.dims()),
       batch_(static_cast<const int64_t*>(nullptr), 0) {
-  RequireType(table.key_dtype, tensor_.type(), "keys");
   const auto n = static_cast<size_t>(ElementsIn(dims_));
-  switch (table.key_dtype) {
+  switch (tensor_.type()) {
     case TF_INT64:
       batch_ = KeyBatch(tensor_.data<const int64_t>(), n);
       break;

@@ -13,12 +13,19 @@ namespace tfra::tf {
 
 // The table that a resource handle names. Throws if there is none.
 std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input);
+inline TableUse UseTable(const OpContext& context, int input) {
+  return TableUse(FindTable(context, input));
+}
 
-// The keys of one call. Throws if their type is not the table's.
+// The keys of one call.
 class Keys {
  public:
+  // Throws if their type is not the table's.
   Keys(const NamedTable& table, Tensor tensor);
+  // Of no table. REQUIRES: keys of a type that tables have.
+  explicit Keys(Tensor tensor);
 
+  const Tensor& tensor() const { return tensor_; }
   const Dims& dims() const { return dims_; }
   size_t size() const { return batch_.size; }
   const KeyBatch& batch() const { return batch_; }

@@ -54,4 +54,12 @@ void BufferPool::Give(void* data, size_t bytes) {
   kept_ += bytes;
 }
 
+Tensor LargeOutput(const OpContext& context, int index, TF_DataType type, const Dims& dims) {
+  const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
+  if (bytes < BufferPool::kMinBytes || type == TF_STRING) return context.Output(index, type, dims);
+  Tensor tensor = BufferPool::Get().NewTensor(type, dims);
+  context.SetOutput(index, tensor);
+  return tensor;
+}
+
 }  // namespace tfra::tf

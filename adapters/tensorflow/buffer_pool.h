@@ -34,4 +34,7 @@ class BufferPool {
   size_t kept_ = 0;                    // Guarded by mutex_.
 };
 
+// An output, from the pool if it is large.
+Tensor LargeOutput(const OpContext& context, int index, TF_DataType type, const Dims& dims);
+
 }  // namespace tfra::tf

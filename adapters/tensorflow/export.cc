@@ -7,6 +7,7 @@
 #include "aligned.h"
 #include "arguments.h"
 #include "kernels.h"
+#include "rule_text.h"
 
 namespace tfra::tf {
 namespace {
@@ -56,18 +57,21 @@ class GrowingBuffer {
 
 class Exporter {
  public:
-  explicit Exporter(const OpContext& context) : context_(context) {
+  // With the slots of one rule, if `rule` is not null.
+  Exporter(const OpContext& context, const RuleSpec* rule) : context_(context) {
     uint64_t rows = 0;
     for (int i = 0; i < context.inputs(); ++i) {
-      tables_.push_back(FindTable(context, i));
-      rows += tables_.back()->table->size();
+      auto named = FindTable(context, i);
+      tables_.push_back(rule == nullptr ? TableUse(named)
+                                        : TableUse(named, RuleRequest{*rule, ""}));
+      rows += tables_.back()->size();
     }
-    const Table& first = *tables_[0]->table;
+    const Table& first = *tables_[0];
     type_ = first.options().value_type;
     dim_ = first.options().dim;
     slot_elements_ = first.slot_elements();
-    key_bytes_ = tables_[0]->key_dtype == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
-    if (tables_[0]->key_dtype != TF_STRING) keys_.Reserve(rows * key_bytes_);
+    key_bytes_ = key_dtype() == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
+    if (key_dtype() != TF_STRING) keys_.Reserve(rows * key_bytes_);
     if (type_ != ValueType::kString) values_.Reserve(rows * RowBytes());
   }
 
@@ -75,17 +79,16 @@ class Exporter {
   void Run(bool with_slots_and_metadata) {
     constexpr size_t kBatch = 16384;
     ExportBatch batch;
-    for (const auto& table : tables_) {
+    for (const TableUse& table : tables_) {
       for (ExportCursor cursor; !cursor.done;) {
-        Check(table->table->Export(kBatch, &cursor, &batch));
+        Check(table->Export(kBatch, &cursor, &batch));
         Append(&batch, with_slots_and_metadata);
       }
     }
-    const TF_DataType key_dtype = tables_[0]->key_dtype;
-    if (key_dtype == TF_STRING) {
+    if (key_dtype() == TF_STRING) {
       StoreStrings(string_keys_, context_.Output(0, TF_STRING, {rows_}));
     } else {
-      context_.SetOutput(0, keys_.Take(key_dtype, {rows_}));
+      context_.SetOutput(0, keys_.Take(key_dtype(), {rows_}));
     }
     if (type_ == ValueType::kString) {
       StoreStrings(string_values_, context_.Output(1, TF_STRING, {rows_, dim_}));
@@ -95,11 +98,12 @@ class Exporter {
     if (!with_slots_and_metadata) return;
     context_.SetOutput(2, slots_.Take(DataTypeOf(ComputeType(type_)),
                                       {rows_, static_cast<int64_t>(slot_elements_)}));
-    const bool metadata = tables_[0]->table->options().metadata;
+    const bool metadata = tables_[0]->options().metadata;
     context_.SetOutput(3, metadata_.Take(TF_INT32, {rows_, metadata ? 2 : 0}));
   }
 
  private:
+  TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
 
   void Append(ExportBatch* batch, bool with_slots_and_metadata) {
@@ -121,7 +125,7 @@ class Exporter {
   }
 
   const OpContext& context_;
-  std::vector<std::shared_ptr<NamedTable>> tables_;
+  std::vector<TableUse> tables_;
   ValueType type_;
   int64_t dim_;
   size_t slot_elements_;
@@ -132,14 +136,27 @@ class Exporter {
   std::vector<std::string> string_keys_, string_values_;
 };
 
+// The rule of the tables that are trained: some may not have been yet.
+RuleSpec CommonRule(const OpContext& context) {
+  for (int i = 0; i < context.inputs(); ++i) {
+    const RuleSpec rule = UseTable(context, i)->options().rule;
+    if (rule.kind != RuleKind::kNone) return rule;
+  }
+  return RuleSpec();
+}
+
 }  // namespace
 
 void Export(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Exporter(context).Run(false); });
+  RunKernel(op, [](const OpContext& context) { Exporter(context, nullptr).Run(false); });
 }
 
 void Snapshot(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Exporter(context).Run(true); });
+  RunKernel(op, [](const OpContext& context) {
+    const RuleSpec rule = CommonRule(context);
+    Exporter(context, &rule).Run(true);
+    StoreStrings({TextOf(rule)}, context.Output(4, TF_STRING, {1}));
+  });
 }
 
 }  // namespace tfra::tf

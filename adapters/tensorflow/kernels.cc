@@ -24,15 +24,6 @@ Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
   return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
 }
 
-// The first output.
-Tensor LargeOutput(const OpContext& context, TF_DataType type, const Dims& dims) {
-  const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
-  if (bytes < BufferPool::kMinBytes || type == TF_STRING) return context.Output(0, type, dims);
-  Tensor tensor = BufferPool::Get().NewTensor(type, dims);
-  context.SetOutput(0, tensor);
-  return tensor;
-}
-
 }  // namespace
 
 void CreateTable(void* kernel, TF_OpKernelContext* op) {
@@ -48,11 +39,10 @@ void CreateTable(void* kernel, TF_OpKernelContext* op) {
 template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
-    Table& table = *named->table;
-    const int64_t dim = table.options().dim;
-    const Keys keys(*named, context.Input(1));
-    const Values defaults(*named, context.Input(2), "default values");
+    const TableUse table = UseTable(context, 0);
+    const int64_t dim = table->options().dim;
+    const Keys keys(table.named(), context.Input(1));
+    const Values defaults(table.named(), context.Input(2), "default values");
 
     Defaults given{Defaults::kOneRow, defaults.data()};
     Dims dims = keys.dims();
@@ -65,61 +55,61 @@ void Lookup(void*, TF_OpKernelContext* op) {
       if (kMissing == Missing::kInitial) given = Defaults();
       dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
     }
-    const ValueType type = table.options().value_type;
-    const Tensor values = LargeOutput(context, DataTypeOf(type), dims);
+    const ValueType type = table->options().value_type;
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(type), dims);
     bool* exists = nullptr;
     if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
     if (type == ValueType::kString) {
       std::vector<std::string> strings(keys.size() * static_cast<size_t>(dim));
-      Check(table.Lookup(keys.batch(), given, strings.data(), exists));
+      Check(table->Lookup(keys.batch(), given, strings.data(), exists));
       StoreStrings(strings, values);
     } else {
-      Check(table.Lookup(keys.batch(), given, values.data<void>(), exists));
+      Check(table->Lookup(keys.batch(), given, values.data<void>(), exists));
     }
   });
 }
 
 void Insert(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
-    const Keys keys(*named, context.Input(1));
-    const Values values(*named, context.Input(2), "values");
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
-    Check(named->table->Assign(keys.batch(), values.data()));
+    Check(table->Assign(keys.batch(), values.data()));
   });
 }
 
 void Accumulate(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
-    const Keys keys(*named, context.Input(1));
-    const Values deltas(*named, context.Input(2), "values_or_deltas");
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Values deltas(table.named(), context.Input(2), "values_or_deltas");
     deltas.RequireRowPerKey(keys);
     const Tensor exists = context.Input(3);
     if (exists.dims() != keys.dims()) {
       InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
                       ", received shape " + ToString(exists.dims()));
     }
-    Check(named->table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>()));
+    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>()));
   });
 }
 
 void Remove(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
-    const Keys keys(*named, context.Input(1));
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
     size_t removed;
-    Check(named->table->Remove(keys.batch(), &removed));
+    Check(table->Remove(keys.batch(), &removed));
   });
 }
 
 void Clear(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Check(FindTable(context, 0)->table->Clear()); });
+  RunKernel(op, [](const OpContext& context) { Check(UseTable(context, 0)->Clear()); });
 }
 
 void Size(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const auto size = static_cast<int64_t>(FindTable(context, 0)->table->size());
+    const auto size = static_cast<int64_t>(UseTable(context, 0)->size());
     *context.Output(0, TF_INT64, {}).data<int64_t>() = size;
   });
 }

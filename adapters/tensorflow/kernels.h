@@ -18,10 +18,23 @@ enum class Missing { kOneRow, kRowPerKey, kInitial };
 template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* context);
 
+// table, keys, row_splits, weights, row -> values. Attributes: combiner, max_norm, initial, Ts.
+// Weights may be empty: all are 1.
+void* NewLookupPooledKernel(TF_OpKernelConstruction* construction);
+void LookupPooled(void* kernel, TF_OpKernelContext* context);
+// keys, gradients -> unique keys, sums. Attributes: Ts.
+void* NewSumGradientsKernel(TF_OpKernelConstruction* construction);
+void SumGradients(void* kernel, TF_OpKernelContext* context);
+// keys, row_splits, weights, gradients of LookupPooled -> unique keys, sums. Attributes: combiner.
+void* NewPooledGradientKernel(TF_OpKernelConstruction* construction);
+void PooledGradient(void* kernel, TF_OpKernelContext* context);
+// Of all three.
+void DeletePoolingKernel(void* kernel);
+
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// table, keys, values, slots, metadata, parts, part, part_count: in place of what is in the table,
-// the keys of one part; of all keys, if there is one part only.
+// table, keys, values, slots, metadata, rule, parts, part, part_count: in place of what is in the
+// table, the keys of one part; of all keys, if there is one part only.
 void Restore(void*, TF_OpKernelContext* context);
 // table, keys, deltas, exists
 void Accumulate(void*, TF_OpKernelContext* context);
@@ -33,8 +46,26 @@ void Clear(void*, TF_OpKernelContext* context);
 void Size(void*, TF_OpKernelContext* context);
 // tables -> keys, values
 void Export(void*, TF_OpKernelContext* context);
-// tables -> keys, values, slots, metadata
+// tables -> keys, values, slots, metadata, rule
 void Snapshot(void*, TF_OpKernelContext* context);
+// rows, row_splits, weights -> values. Attributes: combiner, Ts.
+void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
+void PoolRows(void* kernel, TF_OpKernelContext* context);
+// What the next three do to a table that has another rule: see TableUse. Attributes: rule,
+// optimizer (a name that no other has) and, for ApplyGradients, params.
+void* NewRuleKernel(TF_OpKernelConstruction* construction);
+void* NewApplyKernel(TF_OpKernelConstruction* construction);
+void DeleteRuleKernel(void* kernel);
+// stand_in, keys, rows -> rows: the same. Its gradient, which is Python's, goes to the variable
+// that stands for the table in training.
+void TrainableRows(void*, TF_OpKernelContext* context);
+// table, keys, gradients, learning_rate, step
+void ApplyGradients(void* kernel, TF_OpKernelContext* context);
+// table, keys, like_row, step -> values, slots
+void LookupRows(void* kernel, TF_OpKernelContext* context);
+// table, keys, values, slots: assigns or, kAdd, adds to what is there.
+template <bool kAdd>
+void WriteRows(void* kernel, TF_OpKernelContext* context);
 // -> the number of tables in this process
 void CountTables(void*, TF_OpKernelContext* context);
 

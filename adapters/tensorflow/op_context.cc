@@ -149,6 +149,18 @@ Tensor OpContext::Output(int index, TF_DataType type, const Dims& dims) const {
   return tensor;
 }
 
+void RequireShape(const Tensor& tensor, const Dims& expected, const char* what) {
+  if (tensor.dims() == expected) return;
+  InvalidArgument(std::string("expected ") + what + " of shape " + ToString(expected) +
+                  ", received shape " + ToString(tensor.dims()));
+}
+
+std::string OpContext::InputString(int index) const {
+  const Tensor tensor = Input(index);
+  if (tensor.elements() < 1) InvalidArgument("expected a string, received none");
+  return std::string(tensor.data<const TString>()->view());
+}
+
 void OpContext::SetOutput(int index, const Tensor& tensor) const {
   TfStatus status;
   TF_SetOutput(context_, index, tensor.get(), status.get());

@@ -76,6 +76,9 @@ class Tensor {
   TF_Tensor* tensor_;
 };
 
+// Throws unless a tensor has this shape.
+void RequireShape(const Tensor& tensor, const Dims& expected, const char* what);
+
 // Names a resource of TensorFlow. The first part identifies the resource manager, of which every
 // Session, eager context and server has its own.
 std::string ResourceKey(TF_OpKernelContext* context, int input);
@@ -88,6 +91,8 @@ class OpContext {
   Tensor Input(int index) const;
   Tensor Output(int index, TF_DataType type, const Dims& dims) const;
   void SetOutput(int index, const Tensor& tensor) const;
+  // A scalar string.
+  std::string InputString(int index) const;
   std::string Resource(int input) const { return ResourceKey(context_, input); }
 
  private:

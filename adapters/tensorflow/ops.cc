@@ -1,80 +1,22 @@
-// The ops: their signatures, shapes and kernels, registered when TensorFlow loads the library.
+// The ops: their signatures and kernels, registered when TensorFlow loads the library.
 #include <cstdio>
 #include <initializer_list>
 
 #include "kernels.h"
 #include "op_context.h"
+#include "shapes.h"
 
 namespace tfra::tf {
 namespace {
 
-using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
-
-class Shape {
- public:
-  Shape() : handle_(TF_NewShapeHandle()) {}
-  explicit Shape(TF_ShapeHandle* handle) : handle_(handle) {}
-  ~Shape() { TF_DeleteShapeHandle(handle_); }
-  Shape(const Shape&) = delete;
-  Shape& operator=(const Shape&) = delete;
-  TF_ShapeHandle* get() const { return handle_; }
-
- private:
-  TF_ShapeHandle* handle_;
-};
-
-// Output `output` has the shape of input `input`.
-void SameShape(TF_ShapeInferenceContext* context, int input, int output, TF_Status* status) {
-  const Shape shape;
-  TF_ShapeInferenceContextGetInput(context, input, shape.get(), status);
-  if (TF_GetCode(status) != TF_OK) return;
-  TF_ShapeInferenceContextSetOutput(context, output, shape.get(), status);
-}
-
-// keys.shape + default.shape
-void KeysAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const Shape keys, row, both;
-  TF_ShapeInferenceContextGetInput(context, 1, keys.get(), status);
-  if (TF_GetCode(status) != TF_OK) return;
-  TF_ShapeInferenceContextGetInput(context, 2, row.get(), status);
-  if (TF_GetCode(status) != TF_OK) return;
-  TF_ShapeInferenceContextConcatenateShapes(context, keys.get(), row.get(), both.get(), status);
-  if (TF_GetCode(status) != TF_OK) return;
-  TF_ShapeInferenceContextSetOutput(context, 0, both.get(), status);
-}
-
-void KeysAndRowShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
-  KeysAndRowShape(context, status);
-  if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
-}
-
-void DefaultsShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  SameShape(context, 2, 0, status);
-}
-
-void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
-  DefaultsShape(context, status);
-  if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
-}
-
-void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const Shape shape(TF_ShapeInferenceContextScalar(context));
-  TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
-}
-
-void TokenShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const Shape shape(TF_ShapeInferenceContextVectorFromSize(context, 1));
-  TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
-}
-
-void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  TF_ShapeInferenceContextSetUnknownShape(context, status);
-}
-
-void NoShape(TF_ShapeInferenceContext*, TF_Status*) {}
-
 #define TFRA_KEY_TYPES "{int32, int64, string}"
 #define TFRA_VALUE_TYPES "{float, double, half, bfloat16, int8, int32, int64, bool, string}"
+
+// What an op does to anything but its outputs.
+enum class Kind {
+  kOfTable,  // It uses a table: TensorFlow may neither drop nor merge nor fold its calls.
+  kPure,     // Its outputs depend on its inputs only.
+};
 
 struct Op {
   const char* name;
@@ -85,6 +27,7 @@ struct Op {
   void (*compute)(void*, TF_OpKernelContext*);
   void* (*create)(TF_OpKernelConstruction*) = nullptr;
   void (*destroy)(void*) = nullptr;
+  Kind kind = Kind::kOfTable;
 };
 
 void Register(const Op& op) {
@@ -93,7 +36,8 @@ void Register(const Op& op) {
   for (const char* attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(definition, attribute);
   for (const char* input : op.inputs) TF_OpDefinitionBuilderAddInput(definition, input);
   for (const char* output : op.outputs) TF_OpDefinitionBuilderAddOutput(definition, output);
-  TF_OpDefinitionBuilderSetIsStateful(definition, true);
+  // Not called with false: it makes an op stateful whatever it is told.
+  if (op.kind == Kind::kOfTable) TF_OpDefinitionBuilderSetIsStateful(definition, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, op.shape);
   TF_RegisterOpDefinition(definition, status.get());
   if (TF_GetCode(status.get()) == TF_OK) {
@@ -110,6 +54,10 @@ bool RegisterAll() {
   constexpr const char* kTable = "table: resource";
   constexpr const char* kTk = "Tk: " TFRA_KEY_TYPES;
   constexpr const char* kTv = "Tv: " TFRA_VALUE_TYPES;
+  constexpr const char* kTs = "Ts: {float, double}";
+  constexpr const char* kRule = "rule: string";
+  constexpr const char* kOptimizer = "optimizer: string = ''";
+  constexpr const char* kCombiner = "combiner: {'sum', 'mean', 'sqrtn'}";
   const Op ops[] = {
       {"TfraTableCreate",
        {"key_dtype: " TFRA_KEY_TYPES, "value_dtype: " TFRA_VALUE_TYPES, "dim: int", "capacity: int",
@@ -156,11 +104,46 @@ bool RegisterAll() {
        {"values: Tv", "exists: bool"},
        KeysAndRowShapeExists,
        Lookup<Missing::kInitial, true>},
+      {"TfraLookupPooled",
+       {kTk, kTv, kTs, kCombiner, "initial: bool", "max_norm: float = 0.0"},
+       {kTable, "keys: Tk", "row_splits: int64", "weights: float", "row: Tv"},
+       {"values: Ts"},
+       SegmentsAndRowShape,
+       LookupPooled,
+       NewLookupPooledKernel,
+       DeletePoolingKernel},
+      {"TfraPoolRows",
+       {"Tv: {half, bfloat16, float, double}", kTs, kCombiner},
+       {"rows: Tv", "row_splits: int64", "weights: float"},
+       {"values: Ts"},
+       UnknownShape,
+       PoolRows,
+       NewPoolRowsKernel,
+       DeletePoolingKernel,
+       Kind::kPure},
+      {"TfraSumGradients",
+       {kTk, "Tg: {half, bfloat16, float, double}", kTs},
+       {"keys: Tk", "gradients: Tg"},
+       {"unique_keys: Tk", "sums: Ts"},
+       UniqueKeysAndSumsShape<1>,
+       SumGradients,
+       NewSumGradientsKernel,
+       DeletePoolingKernel,
+       Kind::kPure},
+      {"TfraPooledGradient",
+       {kTk, kTs, kCombiner},
+       {"keys: Tk", "row_splits: int64", "weights: float", "gradients: Ts"},
+       {"unique_keys: Tk", "sums: Ts"},
+       UniqueKeysAndSumsShape<3>,
+       PooledGradient,
+       NewPooledGradientKernel,
+       DeletePoolingKernel,
+       Kind::kPure},
       {"TfraInsert", {kTk, kTv}, {kTable, "keys: Tk", "values: Tv"}, {}, NoShape, Insert},
       {"TfraRestore",
-       {kTk, kTv, "Ts: {float, double}"},
-       {kTable, "keys: Tk", "values: Tv", "slots: Ts", "metadata: int32", "parts: int32",
-        "part: int32", "part_count: int32"},
+       {kTk, kTv, kTs},
+       {kTable, "keys: Tk", "values: Tv", "slots: Ts", "metadata: int32", "rule: string",
+        "parts: int32", "part: int32", "part_count: int32"},
        {},
        NoShape,
        Restore},
@@ -180,11 +163,49 @@ bool RegisterAll() {
        UnknownShape,
        Export},
       {"TfraSnapshot",
-       {kTk, kTv, "Ts: {float, double}", "N: int >= 1"},
+       {kTk, kTv, kTs, "N: int >= 1"},
        {"tables: N * resource"},
-       {"keys: Tk", "values: Tv", "slots: Ts", "metadata: int32"},
+       {"keys: Tk", "values: Tv", "slots: Ts", "metadata: int32", "rule: string"},
        UnknownShape,
        Snapshot},
+      {"TfraTrainableRows",
+       {kTk, "Tv: {float, double, half, bfloat16}"},
+       {"stand_in: resource", "keys: Tk", "rows: Tv"},
+       {"trainable: Tv"},
+       DefaultsShape,
+       TrainableRows},
+      {"TfraApplyGradients",
+       {kTk, "Tg: {float, double, half, bfloat16}", kRule, kOptimizer, "params: string"},
+       {kTable, "keys: Tk", "gradients: Tg", "learning_rate: double", "step: int64"},
+       {},
+       NoShape,
+       ApplyGradients,
+       NewApplyKernel,
+       DeleteRuleKernel},
+      {"TfraLookupRows",
+       {kTk, kTv, kTs, kRule, kOptimizer},
+       {kTable, "keys: Tk", "like_row: Tv", "step: int64"},
+       {"values: Tv", "slots: Ts"},
+       KeysAndRowShape,
+       LookupRows,
+       NewRuleKernel,
+       DeleteRuleKernel},
+      {"TfraAssignRows",
+       {kTk, kTv, kTs, kRule, kOptimizer},
+       {kTable, "keys: Tk", "values: Tv", "slots: Ts"},
+       {},
+       NoShape,
+       WriteRows<false>,
+       NewRuleKernel,
+       DeleteRuleKernel},
+      {"TfraAddToRows",
+       {kTk, kTv, kTs, kRule, kOptimizer},
+       {kTable, "keys: Tk", "values: Tv", "slots: Ts"},
+       {},
+       NoShape,
+       WriteRows<true>,
+       NewRuleKernel,
+       DeleteRuleKernel},
       {"TfraTableCount", {}, {}, {"count: int64"}, ScalarShape, CountTables},
   };
   for (const Op& op : ops) Register(op);

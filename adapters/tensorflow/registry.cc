@@ -1,6 +1,29 @@
 #include "registry.h"
 
+#include "op_context.h"
+
 namespace tfra::tf {
+
+TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleRequest& request)
+    : TableUse(std::move(named)) {
+  const auto is_new = [&] {
+    return !request.new_optimizer.empty() && named_->optimizer != request.new_optimizer;
+  };
+  const auto fits = [&] { return named_->table->options().rule == request.rule && !is_new(); };
+  while (!fits()) {
+    lock_.unlock();
+    {
+      std::unique_lock alone(named_->mutex);
+      if (!fits()) {
+        std::unique_ptr<Table> table;
+        Check(named_->table->CopyWithRule(request.rule, !is_new(), &table));
+        named_->table = std::move(table);
+        if (is_new()) named_->optimizer = request.new_optimizer;
+      }
+    }
+    lock_.lock();
+  }
+}
 
 Registry& Registry::Get() {
   static Registry* registry = new Registry;  // Tokens may be released while the process ends.

@@ -22,7 +22,34 @@ namespace tfra::tf {
 struct NamedTable {
   TF_DataType key_dtype;
   bool scalars;  // Values have the shape of the keys; the table's dim is 1.
-  std::unique_ptr<Table> table;
+  mutable std::shared_mutex mutex;
+  // Guarded by mutex.
+  std::unique_ptr<Table> table;  // Replaced when another rule comes.
+  std::string optimizer;         // Whose slots the rows carry, if it was told.
+};
+
+// What an update asks of a table.
+struct RuleRequest {
+  RuleSpec rule;
+  // Not empty: the optimizer takes its first step, and slots that another left are not for it.
+  std::string new_optimizer;
+};
+
+// A table in use: none other takes its place meanwhile.
+class TableUse {
+ public:
+  explicit TableUse(std::shared_ptr<NamedTable> named)
+      : named_(std::move(named)), lock_(named_->mutex) {}
+  // Of a table with that rule: one that has another gets the slots of this one first.
+  TableUse(std::shared_ptr<NamedTable> named, const RuleRequest& request);
+
+  const NamedTable& named() const { return *named_; }
+  Table& operator*() const { return *named_->table; }
+  Table* operator->() const { return named_->table.get(); }
+
+ private:
+  std::shared_ptr<NamedTable> named_;
+  std::shared_lock<std::shared_mutex> lock_;
 };
 
 class Registry {

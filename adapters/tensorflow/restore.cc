@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "kernels.h"
+#include "rule_text.h"
 
 namespace tfra::tf {
 namespace {
@@ -55,19 +56,22 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
 
 void Restore(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const std::shared_ptr<NamedTable> named = FindTable(context, 0);
-    Table& table = *named->table;
-    const TableOptions& options = table.options();
-    const Keys keys(*named, context.Input(1));
-    const Values values(*named, context.Input(2), "values");
+    const std::string rule = context.InputString(5);
+    // What was trained goes on with its slots, before an optimizer is known here too.
+    const TableUse table = rule == kNoRule
+                               ? UseTable(context, 0)
+                               : TableUse(FindTable(context, 0), RuleRequest{RuleOf(rule), ""});
+    const TableOptions& options = table->options();
+    const Keys keys(table.named(), context.Input(1));
+    const Values values(table.named(), context.Input(2), "values");
     const auto n = static_cast<int64_t>(keys.size());
     if (values.dims() != Dims{n, options.dim}) {
       InvalidArgument("expected values of shape " + ToString({n, options.dim}) +
                       ", received shape " + ToString(values.dims()));
     }
-    const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(5);
-    const int32_t part = *context.Input(6).data<const int32_t>();
-    const int32_t part_count = *context.Input(7).data<const int32_t>();
+    const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(6);
+    const int32_t part = *context.Input(7).data<const int32_t>();
+    const int32_t part_count = *context.Input(8).data<const int32_t>();
     const auto* part_of = parts.data<const int32_t>();
     if (part_count > 1) {
       if (parts.elements() != n) {
@@ -81,10 +85,10 @@ void Restore(void*, TF_OpKernelContext* op) {
       }
     }
     // Everything is checked: now the table may change.
-    Check(table.Clear());
+    Check(table->Clear());
     // What was saved without slots or metadata, or for another optimizer, is restored with initial
     // ones.
-    const auto slot_elements = static_cast<int64_t>(table.slot_elements());
+    const auto slot_elements = static_cast<int64_t>(table->slot_elements());
     const ValueType slot_type = ComputeType(options.value_type);
     const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
                            slots.type() == DataTypeOf(slot_type);
@@ -92,8 +96,8 @@ void Restore(void*, TF_OpKernelContext* op) {
     const void* slot_rows = has_slots ? slots.data<void>() : nullptr;
     const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
     if (part_count <= 1) {
-      Check(table.Assign(keys.batch(), values.data(), slot_rows,
-                         static_cast<const RowMetadata*>(metadata_rows)));
+      Check(table->Assign(keys.batch(), values.data(), slot_rows,
+                          static_cast<const RowMetadata*>(metadata_rows)));
       return;
     }
     const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
@@ -103,9 +107,9 @@ void Restore(void*, TF_OpKernelContext* op) {
         Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
         Picker(metadata_rows, sizeof(RowMetadata))};
     if (keys.batch().type == KeyType::kString) {
-      RestorePart(&table, keys.batch().strings, part_of, part, keys.size(), rows);
+      RestorePart(&*table, keys.batch().strings, part_of, part, keys.size(), rows);
     } else {
-      RestorePart(&table, keys.batch().ints, part_of, part, keys.size(), rows);
+      RestorePart(&*table, keys.batch().ints, part_of, part, keys.size(), rows);
     }
   });
 }

@@ -13,6 +13,7 @@ struct TF_Tensor;
 struct TF_OpDefinitionBuilder;
 struct TF_ShapeInferenceContext;
 struct TF_ShapeHandle;
+struct TF_DimensionHandle;
 struct TF_KernelBuilder;
 struct TF_OpKernelConstruction;
 struct TF_OpKernelContext;
@@ -89,6 +90,15 @@ TF_ShapeHandle* TF_ShapeInferenceContextVectorFromSize(TF_ShapeInferenceContext*
 void TF_ShapeInferenceContextConcatenateShapes(TF_ShapeInferenceContext*, TF_ShapeHandle* first,
                                                TF_ShapeHandle* second, TF_ShapeHandle* result,
                                                TF_Status*);
+void TF_ShapeInferenceContextWithRank(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t rank,
+                                      TF_ShapeHandle* result, TF_Status*);
+void TF_ShapeInferenceContextSubshape(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t start,
+                                      int64_t end, TF_ShapeHandle* result, TF_Status*);
+TF_DimensionHandle* TF_NewDimensionHandle();
+void TF_DeleteDimensionHandle(TF_DimensionHandle*);
+void TF_ShapeInferenceContextDim(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t index,
+                                 TF_DimensionHandle* result);
+int64_t TF_DimensionHandleValue(TF_DimensionHandle*);
 void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);
 
 TF_KernelBuilder* TF_NewKernelBuilder(const char* op, const char* device,
@@ -103,6 +113,10 @@ void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char* n
                                          TF_Status*);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char* name, int64_t*,
                                           TF_Status*);
+void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction*, const char* name, float*,
+                                          TF_Status*);
+void TF_OpKernelConstruction_GetAttrBool(TF_OpKernelConstruction*, const char* name, unsigned char*,
+                                         TF_Status*);
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char* name, char* value,
                                            size_t max_length, TF_Status*);
 

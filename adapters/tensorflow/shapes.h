@@ -1,0 +1,28 @@
+// The shapes of ops' outputs, as far as they are known before the op runs.
+#pragma once
+
+#include "tf_c_api.h"
+
+namespace tfra::tf {
+
+using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
+
+// keys.shape + default.shape, of the second and third inputs; that, and exists: keys.shape.
+void KeysAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void KeysAndRowShapeExists(TF_ShapeInferenceContext* context, TF_Status* status);
+// defaults.shape; that, and exists: keys.shape.
+void DefaultsShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status);
+// [segments] + row.shape, from row splits, the third input, and a row, the fifth.
+void SegmentsAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status);
+// [?] and [?, dim], dim being the last dimension of the gradients.
+template <int kGradients>  // Which input they are.
+void UniqueKeysAndSumsShape(TF_ShapeInferenceContext* context, TF_Status* status);
+
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void TokenShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
+// For ops without outputs.
+void NoShape(TF_ShapeInferenceContext* context, TF_Status* status);
+
+}  // namespace tfra::tf
