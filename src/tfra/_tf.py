@@ -19,15 +19,19 @@ except ImportError as error:
         "Install it with: pip install 'tfra[tensorflow]'"
     ) from error
 
+from tensorflow.python.eager import record
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
 __all__ = [
     "ANONYMOUS",
     "SAVE_FOR_CHECKPOINT",
     "AutoTrackable",
+    "ResourceVariable",
     "Saveable",
     "in_plain_graph",
     "ops",
+    "tape_may_record",
     "tf",
 ]
 
@@ -46,9 +50,11 @@ _READ_ONLY_OPS = (
     "TfraLookupWithDefaultsExists",
     "TfraLookupInitial",
     "TfraLookupInitialExists",
+    "TfraLookupPooled",
     "TfraSize",
     "TfraExport",
     "TfraSnapshot",
+    "TfraTrainableRows",
 )
 
 # In a tf.function, ops that only read one resource may run side by side. Without the hint they
@@ -62,7 +68,8 @@ else:
         register_read_only_resource_op(_op)
 
 for _op in _READ_ONLY_OPS:
-    tf.no_gradient(_op)
+    if _op != "TfraTrainableRows":
+        tf.no_gradient(_op)
 
 # What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
 # the last reference to it.
@@ -72,6 +79,11 @@ ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 def in_plain_graph() -> bool:
     """Whether ops are added to a graph of TF1 style, that a Session runs."""
     return not tf.executing_eagerly() and not tf.inside_function()
+
+
+def tape_may_record() -> bool:
+    """Whether a gradient tape is recording here."""
+    return bool(record.could_possibly_record())
 
 
 class Saveable(SaveableObject):  # type: ignore[misc]

@@ -8,14 +8,30 @@ Example:
 [2, 4]
 """
 
+from tfra.dynamic_embedding import data_flow, keras, math, shadow_ops
 from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
     HkvHashTableConfig,
 )
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, HkvHashTableCreator, KVCreator
+from tfra.dynamic_embedding._embedding_ops import (
+    embedding_lookup,
+    embedding_lookup_sparse,
+    embedding_lookup_unique,
+    safe_embedding_lookup_sparse,
+    trainable_wrapper_filter,
+)
 from tfra.dynamic_embedding._get_variable import get_variable
+from tfra.dynamic_embedding._model_mode import (
+    ModelMode,
+    enable_inference_mode,
+    enable_train_mode,
+    get_model_mode,
+)
+from tfra.dynamic_embedding._optimizer import DynamicEmbeddingOptimizer
 from tfra.dynamic_embedding._shards import default_partition_fn
+from tfra.dynamic_embedding._stand_in import TrainableWrapper
 from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
 from tfra.dynamic_embedding._variable import GraphKeys, Variable
 
@@ -23,13 +39,28 @@ __all__ = [
     "CuckooHashTable",
     "CuckooHashTableConfig",
     "CuckooHashTableCreator",
+    "DynamicEmbeddingOptimizer",
     "GraphKeys",
     "HkvEvictStrategy",
     "HkvHashTable",
     "HkvHashTableConfig",
     "HkvHashTableCreator",
     "KVCreator",
+    "ModelMode",
+    "TrainableWrapper",
     "Variable",
+    "data_flow",
     "default_partition_fn",
+    "embedding_lookup",
+    "embedding_lookup_sparse",
+    "embedding_lookup_unique",
+    "enable_inference_mode",
+    "enable_train_mode",
+    "get_model_mode",
     "get_variable",
+    "keras",
+    "math",
+    "safe_embedding_lookup_sparse",
+    "shadow_ops",
+    "trainable_wrapper_filter",
 ]

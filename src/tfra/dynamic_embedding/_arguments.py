@@ -67,7 +67,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
             f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "
             "`.values` are a tensor."
         )
-    if not tf.is_tensor(keys) and not _holds_symbols(keys):
+    if not tf.is_tensor(keys) and not holds_tensors(keys):
         _check_kind(keys, dtype)
         try:
             return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
@@ -81,7 +81,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     return keys
 
 
-def _holds_symbols(keys: Any) -> bool:
+def holds_tensors(keys: Any) -> bool:
     """Whether this is a list that tensors of a graph are in."""
     if not isinstance(keys, (list, tuple)) or tf.executing_eagerly():
         return False

@@ -33,7 +33,7 @@ def content_of(tables: Sequence[HashTable]) -> Content:
         parts.append(
             _op_on(ops.tfra_snapshot, group, None, Ts=tf.float64 if double else tf.float32)
         )
-    names = ("keys", "values", "slots", "metadata")
+    names = ("keys", "values", "slots", "metadata", "rule")
     return {name: _concat([getattr(part, name) for part in parts]) for name in names}
 
 

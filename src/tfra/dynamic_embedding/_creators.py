@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Any
 
-from tfra.dynamic_embedding._config import CuckooHashTableConfig, HkvHashTableConfig
+from tfra.dynamic_embedding._config import (
+    CuckooHashTableConfig,
+    HkvEvictStrategy,
+    HkvHashTableConfig,
+)
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
 
@@ -19,6 +24,10 @@ class KVCreator(abc.ABC):
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the settings as plain values, with which layers of Keras are saved."""
+        return {"config": None if self.config is None else dataclasses.asdict(self.config)}
 
     @abc.abstractmethod
     def create(
@@ -59,6 +68,12 @@ class CuckooHashTableCreator(KVCreator):
     def __init__(self, config: CuckooHashTableConfig | None = None) -> None:
         super().__init__(config)
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> CuckooHashTableCreator:
+        """Returns the creator that `get_config` described."""
+        settings = config["config"]
+        return cls(None if settings is None else CuckooHashTableConfig(**settings))
+
     def create(
         self,
         key_dtype: Any = None,
@@ -96,6 +111,15 @@ class HkvHashTableCreator(KVCreator):
 
     def __init__(self, config: HkvHashTableConfig | None = None) -> None:
         super().__init__(config)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> HkvHashTableCreator:
+        """Returns the creator that `get_config` described."""
+        settings = config["config"]
+        if settings is None:
+            return cls()
+        strategy = HkvEvictStrategy(settings["evict_strategy"])
+        return cls(HkvHashTableConfig(**{**settings, "evict_strategy": strategy}))
 
     def create(
         self,

@@ -6,10 +6,11 @@ import inspect
 import uuid
 from typing import Any
 
-from tfra._tf import ANONYMOUS, Saveable, in_plain_graph, ops, tf
+from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._initializers import ConstantRow, RandomRows, constant_row
+from tfra.dynamic_embedding._rules import CustomRule
 
 
 class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
@@ -54,6 +55,8 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         self._checkpoint = bool(checkpoint)
         self._shared_name: str | None = None
         self._creator: Any = None
+        # The Variable it belongs to: a function that returns it, or None if it is gone.
+        self.owner: Any = None
         self._row: tf.Tensor | None = None
         with tf.init_scope():
             if in_plain_graph():
@@ -123,6 +126,14 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
             return [self.resource_handle]
         return super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
 
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        children = super()._trackable_children(save_type, **kwargs)
+        owner = None if self.owner is None else self.owner()
+        if save_type != SAVE_FOR_CHECKPOINT and owner is not None:
+            # Some, such as Keras, save the resources they find, but not what those belong to.
+            children["owner"] = owner
+        return children
+
     def _initialize(self) -> Any:
         return self._create_at(self.resource_handle)
 
@@ -181,6 +192,7 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
                 values=content["values"],
                 slots=content["slots"],
                 metadata=content["metadata"],
+                rule=content["rule"],
                 parts=tf.convert_to_tensor(parts, tf.int32),
                 part=part,
                 part_count=part_count,
@@ -359,6 +371,74 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         """
         with self._ready():
             return ops.tfra_size(self.resource_handle, name=name)
+
+    def lookup_pooled(
+        self, keys: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str
+    ) -> tf.Tensor:
+        """Combines the rows of runs of keys, with no tensor of all rows in between."""
+        with self._ready():
+            return ops.tfra_lookup_pooled(
+                self.resource_handle,
+                keys,
+                row_splits,
+                weights,
+                self._default_row(),
+                Ts=tf.float64 if self._value_dtype == tf.float64 else tf.float32,
+                combiner=combiner,
+                initial=isinstance(self._initial, RandomRows),
+            )
+
+    # --- What optimizers do; see _rules.py for rules and their texts. In the first step of an
+    # optimizer, which has a name that no other has, slots start anew.
+
+    def apply_gradients(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        params: str,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        optimizer: str = "",
+    ) -> Any:
+        """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
+        with self._ready():
+            return ops.tfra_apply_gradients(
+                self.resource_handle,
+                keys,
+                gradients,
+                learning_rate,
+                step,
+                rule=rule,
+                params=params,
+                optimizer=optimizer,
+            )
+
+    def lookup_rows(
+        self, keys: tf.Tensor, *, rule: CustomRule, step: tf.Tensor, optimizer: str = ""
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the values and the slots of some keys, initial ones where they are missing."""
+        double = self._value_dtype == tf.float64
+        with self._ready():
+            rows = ops.tfra_lookup_rows(
+                self.resource_handle,
+                keys,
+                self._default_row(),
+                step,
+                Ts=tf.float64 if double else tf.float32,
+                rule=rule.text(),
+                optimizer=optimizer,
+            )
+        return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
+
+    def write_rows(
+        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, *, rule: CustomRule, add: bool
+    ) -> Any:
+        """Assigns values and slots, or adds them to those that are there."""
+        op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
+        with self._ready():
+            return op(self.resource_handle, keys, values, slots, rule=rule.text())
 
 
 def _host_of(device: str) -> str:

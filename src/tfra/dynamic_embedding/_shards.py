@@ -36,10 +36,19 @@ class Shards:
         self.tables = tuple(tables)
         self._partitioner = partitioner
 
-    def write(self, method: str, keys: tf.Tensor, rows: tuple[Any, ...], name: str | None) -> Any:
-        """Calls a method of each table with its keys, and with their part of `rows`."""
+    def write(
+        self,
+        method: str,
+        keys: tf.Tensor,
+        rows: tuple[Any, ...],
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Calls a method of each table with its keys, their part of `rows`, and the options."""
         if len(self.tables) == 1:
-            return getattr(self.tables[0], method)(keys, *rows, name=name)
+            if name is not None:
+                options["name"] = name
+            return getattr(self.tables[0], method)(keys, *rows, **options)
         flat, parts = self._flat(keys)
         rank = keys.shape.rank
         key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
@@ -47,26 +56,28 @@ class Shards:
             tf.dynamic_partition(_flatten(row, keys, rank), parts, len(self.tables)) for row in rows
         ]
         written = [
-            getattr(table, method)(key_parts[i], *[row[i] for row in row_parts])
+            getattr(table, method)(key_parts[i], *[row[i] for row in row_parts], **options)
             for i, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*written, name=name)
 
-    def lookup(self, keys: tf.Tensor, return_exists: bool, name: str | None) -> Any:
-        """Looks keys up where they belong."""
+    def read(
+        self, method: str, keys: tf.Tensor, name: str | None = None, **options: Any
+    ) -> Any:
+        """Calls a method of each table with its keys; results come back in the order of `keys`."""
         if len(self.tables) == 1:
-            return self.tables[0].lookup(keys, return_exists=return_exists, name=name)
+            if name is not None:
+                options["name"] = name
+            return getattr(self.tables[0], method)(keys, **options)
         flat, parts = self._flat(keys)
         numbers = tf.dynamic_partition(tf.range(tf.size(flat)), parts, len(self.tables))
         key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
         found = [
-            table.lookup(key_parts[i], return_exists=return_exists)
-            for i, table in enumerate(self.tables)
+            getattr(table, method)(key_parts[i], **options) for i, table in enumerate(self.tables)
         ]
-        if not return_exists:
+        if not isinstance(found[0], tuple):
             return _stitch(numbers, found, keys, name)
-        values = _stitch(numbers, [values for values, _ in found], keys, name)
-        return values, _stitch(numbers, [exists for _, exists in found], keys, None)
+        return tuple(_stitch(numbers, list(results), keys, None) for results in zip(*found))
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""

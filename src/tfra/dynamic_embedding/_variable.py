@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, tf
+from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, constant_row, initial_rows
+from tfra.dynamic_embedding._rules import CustomRule
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
@@ -122,9 +124,12 @@ class Variable(AutoTrackable):  # type: ignore[misc]
                 init_size=self.init_size // len(self.devices),
                 device=device,
             )
+            table.owner = weakref.ref(self)
             tables.append(table)
         self._shards = self._no_dependency(Shards(tables, partitioner))
         self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
+        # What stands for it in training, by name; see _stand_in.py. Those hold on to this Variable.
+        self.stand_ins = self._no_dependency(weakref.WeakValueDictionary())
         self._add_to_graph()
 
     def _seed_name(self) -> str:
@@ -176,10 +181,10 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         return []
 
     def _serialize_to_tensors(self) -> Content:
-        return content_of(self.tables) if self.checkpoint else {}
+        return self.content() if self.checkpoint else {}
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
-        return self._shards.restore(restored_tensors) if self.checkpoint else tf.no_op()
+        return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
 
     # --- Attributes.
 
@@ -314,10 +319,41 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
         if self._computed is None:
-            return self._shards.lookup(keys, return_exists, name)
-        values, exists = self._shards.lookup(keys, True, name)
+            return self._shards.read("lookup", keys, name, return_exists=return_exists)
+        values, exists = self._shards.read("lookup", keys, name, return_exists=True)
         values = self._fill_missing(keys, values, exists)
         return (values, exists) if return_exists else values
+
+    def lookup_pooled(
+        self,
+        keys: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        combiner: str,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Combines the rows of each of several runs of keys; see `Bags`."""
+        if self._computed is None and self.shard_num == 1:
+            return self._shards.tables[0].lookup_pooled(keys, row_splits, weights, combiner)
+        rows = self.lookup_to_train(keys) if training else self.lookup(keys)
+        double = self._value_dtype == tf.float64
+        return ops.tfra_pool_rows(
+            rows, row_splits, weights, Ts=tf.float64 if double else tf.float32, combiner=combiner
+        )
+
+    def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
+        """Looks up rows that an optimizer will update.
+
+        Rows that a function of the user's makes are stored, since it may make others next time. All
+        other initial values are the same when the update comes to insert them.
+        """
+        if self._computed is None:
+            return self.lookup(keys)
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values, exists = self._shards.read("lookup", keys, return_exists=True)
+        values = self._fill_missing(keys, values, exists)
+        self._shards.write("accum", keys, (values, tf.zeros_like(exists)))
+        return values
 
     def _fill_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
         """Has the user's initializer make a row for each missing key, equal keys once."""
@@ -415,6 +451,54 @@ class Variable(AutoTrackable):  # type: ignore[misc]
             )
             return None
         return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
+
+    def content(self) -> Content:
+        """Returns all that is saved of the variable, as tensors by name."""
+        return content_of(self.tables)
+
+    def restore(self, content: Content) -> Any:
+        """Replaces what is in the variable by what `content` returned."""
+        return self._shards.restore(content)
+
+    # --- What optimizers do.
+
+    def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
+        """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
+        return self._shards.write("apply_gradients", keys, (gradients,), **options)
+
+    def update_rows(
+        self,
+        keys: tf.Tensor,
+        update: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+        rule: CustomRule,
+        add: bool,
+        step: Any = 0,
+        optimizer: str = "",
+    ) -> Any:
+        """Has a function compute new rows and slots from old ones.
+
+        Args:
+            keys: A vector of distinct keys.
+            update: Called with rows (n, dim), not narrower than float32, and their slots.
+            rule: What the slots are.
+            add: Whether to add the difference, so that nothing is lost if others write these rows
+                meanwhile, instead of assigning the result.
+            step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
+            optimizer: A name that no other optimizer has.
+        """
+        step = tf.cast(step, tf.int64)
+        values, slots = self._shards.read(
+            "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
+        )
+        values.set_shape([None, self._dim])
+        rows = tf.cast(values, slots.dtype)
+        new_rows, new_slots = update(rows, slots)
+        if add:
+            new_rows, new_slots = new_rows - rows, new_slots - slots
+        new_rows = tf.cast(new_rows, self._value_dtype)
+        return self._shards.write(
+            "write_rows", keys, (new_rows, new_slots), rule=rule, add=add
+        )
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

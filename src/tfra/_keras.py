@@ -1,0 +1,59 @@
+"""Keras as this package sees it.
+
+The one home of what Keras does not document. Everything else uses its public API only, but for the
+methods that optimizers override.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.saving import object_registration
+
+__all__ = [
+    "calling_optimizer",
+    "compiled_optimizer",
+    "is_rebuilding",
+    "keras",
+    "require_backend",
+    "take_name_of",
+]
+
+
+def require_backend() -> None:
+    """Raises unless Keras runs on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "tfra.dynamic_embedding trains with Keras on TensorFlow. Received: a Keras whose "
+            f"backend is {keras.backend.backend()!r}. Set the environment variable KERAS_BACKEND "
+            "to 'tensorflow' before Keras is imported."
+        )
+
+
+def calling_optimizer() -> Any:
+    """Returns the optimizer in one of whose methods we are, or None."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    caller = scopes[-1].caller if scopes else None
+    return caller if isinstance(caller, keras.optimizers.Optimizer) else None
+
+
+def compiled_optimizer() -> Any:
+    """Returns the optimizer of the model that is being called, or None."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    optimizer = getattr(getattr(context, "entry_layer", None), "optimizer", None)
+    return optimizer if isinstance(optimizer, keras.optimizers.Optimizer) else None
+
+
+def is_rebuilding() -> bool:
+    """Whether Keras calls a layer only to build it, with inputs that it made up."""
+    return bool(in_stateless_scope())
+
+
+def take_name_of(new: type, cls: type) -> None:
+    """Lets Keras save objects of a class under the name that another is registered by."""
+    names = object_registration.GLOBAL_CUSTOM_NAMES
+    if cls in names:
+        names[new] = names[cls]

@@ -1,0 +1,237 @@
+"""The lookup functions: `embedding_lookup` and its kin, as TensorFlow's `tf.nn` has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._pooling import FUSED_COMBINERS, Bags
+from tfra.dynamic_embedding._stand_in import TrainableWrapper, stand_in_of
+from tfra.dynamic_embedding._variable import Variable
+
+Params = Variable | TrainableWrapper
+
+
+def embedding_lookup(
+    params: Params,
+    ids: Any,
+    partition_strategy: Any = None,
+    name: str | None = None,
+    validate_indices: Any = None,
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+) -> Any:
+    """Looks up rows, like `tf.nn.embedding_lookup`, of which gradients can be taken.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> variable = de.Variable(dim=2, initializer=1.0)
+    >>> with tf.GradientTape() as tape:
+    ...     rows, trainable = de.embedding_lookup(variable, [[7], [8]], return_trainable=True)
+    >>> rows.shape.as_list()
+    [2, 1, 2]
+    >>> tape.gradient(rows, trainable).indices.numpy().tolist()
+    [7, 8]
+
+    Args:
+        params: A `Variable`, or what stands for one.
+        ids: Keys. Can be a tensor of any shape.
+        partition_strategy: Not used; `tf.nn.embedding_lookup` has it.
+        name: A name. In eager mode and in tf.function, lookups of one name have one trainable.
+        validate_indices: Not used; `tf.nn.embedding_lookup` has it.
+        max_norm: If not None, longer rows are clipped to this L2 norm.
+        return_trainable: Whether to return the trainable too.
+
+    Returns:
+        A tensor of shape `ids.shape + [dim]`. With `return_trainable`, a pair of that and the
+        `TrainableWrapper` that gradients are taken for and that optimizers are given.
+
+    Raises:
+        TypeError: If `ids` are not of the key type, or `params` is something else.
+    """
+    stand_in = stand_in_of(params, name)
+    ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
+    rows = stand_in.lookup(ids, max_norm=max_norm)
+    return (rows, stand_in) if return_trainable else rows
+
+
+def embedding_lookup_unique(
+    params: Params,
+    ids: Any,
+    partition_strategy: Any = None,
+    name: str | None = None,
+    validate_indices: Any = None,
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+) -> Any:
+    """Does what `embedding_lookup` does; equal ids are looked up once.
+
+    Args:
+        params: A `Variable`, or what stands for one.
+        ids: Keys. Can be a tensor of any shape.
+        partition_strategy: Not used.
+        name: A name; see `embedding_lookup`.
+        validate_indices: Not used.
+        max_norm: If not None, longer rows are clipped to this L2 norm.
+        return_trainable: Whether to return the trainable too.
+
+    Returns:
+        A tensor of shape `ids.shape + [dim]`; see `embedding_lookup`.
+    """
+    stand_in = stand_in_of(params, name)
+    ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
+    unique, numbers = tf.unique(tf.reshape(ids, [-1]))
+    rows = stand_in.lookup(unique, max_norm=max_norm)
+    rows = tf.gather(rows, tf.reshape(numbers, tf.shape(ids)))
+    rows = tf.ensure_shape(rows, ids.shape.concatenate([stand_in.params.dim]))
+    return (rows, stand_in) if return_trainable else rows
+
+
+def embedding_lookup_sparse(
+    params: Params,
+    sp_ids: Any,
+    sp_weights: Any,
+    partition_strategy: Any = None,
+    name: str | None = "embedding_lookup_sparse",
+    combiner: str = "mean",
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+) -> Any:
+    """Looks up the rows of sparse or ragged ids and combines them along the last dimension.
+
+    Like `tf.nn.embedding_lookup_sparse`; rows without ids give zeros.
+
+    Example:
+    >>> variable = tfra.dynamic_embedding.Variable(dim=1, initializer=2.0)
+    >>> ids = tf.ragged.constant([[1, 2, 3], [4]], dtype=tf.int64)
+    >>> rows = tfra.dynamic_embedding.embedding_lookup_sparse(variable, ids, None, combiner="sum")
+    >>> rows.numpy().tolist()
+    [[6.0], [2.0]]
+
+    Args:
+        params: A `Variable`, or what stands for one.
+        sp_ids: A `tf.SparseTensor` in row-major order, or a `tf.RaggedTensor`.
+        sp_weights: None, or weights for the ids, of the same kind and shape.
+        partition_strategy: Not used.
+        name: A name; see `embedding_lookup`.
+        combiner: "sum"; "mean", the weighted sum divided by the total weight; or "sqrtn", divided
+            by the root of the sum of the squares of the weights.
+        max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
+        return_trainable: Whether to return the trainable too.
+
+    Returns:
+        A tensor of shape `sp_ids.shape[:-1] + [dim]`; see `embedding_lookup`.
+
+    Raises:
+        TypeError: If `sp_ids` or `sp_weights` are of another kind.
+        ValueError: If there is no such combiner.
+    """
+    if combiner not in FUSED_COMBINERS:
+        raise ValueError(
+            f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
+        )
+    stand_in = stand_in_of(params, name)
+    bags = _bags(sp_ids, sp_weights, stand_in.params.key_dtype)
+    rows = bags.lookup(stand_in, combiner, max_norm=max_norm)
+    return (rows, stand_in) if return_trainable else rows
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Params,
+    sparse_ids: Any,
+    sparse_weights: Any = None,
+    combiner: str = "mean",
+    default_id: Any = None,
+    name: str | None = "safe_embedding_lookup_sparse",
+    partition_strategy: Any = None,
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+) -> Any:
+    """Does what `embedding_lookup_sparse` does, whatever the weights and however empty the rows.
+
+    Ids whose weight is not positive are left out. Any id is valid, negative ones too.
+
+    Args:
+        embedding_weights: A `Variable`, or what stands for one.
+        sparse_ids: A `tf.SparseTensor` or `tf.RaggedTensor` of any rank.
+        sparse_weights: None, or weights for the ids, of the same kind and shape.
+        combiner: "sum", "mean" or "sqrtn"; see `embedding_lookup_sparse`.
+        default_id: The id for rows that have none; without it, they give zeros.
+        name: A name; see `embedding_lookup`.
+        partition_strategy: Not used.
+        max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
+        return_trainable: Whether to return the trainable too.
+
+    Returns:
+        A tensor of shape `sparse_ids.shape[:-1] + [dim]`; see `embedding_lookup`.
+
+    Raises:
+        TypeError: If ids or weights are of another kind.
+        ValueError: If there is no such combiner, or `embedding_weights` is None.
+    """
+    if embedding_weights is None:
+        raise ValueError(f"`embedding_weights`: expected a Variable, received {embedding_weights}")
+    ids, weights = _as_sparse(sparse_ids), _as_sparse(sparse_weights)
+    if weights is not None and isinstance(ids, tf.SparseTensor):
+        positive = weights.values > 0
+        ids = tf.sparse.retain(ids, positive)
+        weights = tf.sparse.retain(weights, positive)
+    if default_id is not None and isinstance(ids, tf.SparseTensor):
+        ids, weights = _fill_empty_rows(ids, weights, default_id)
+    return embedding_lookup_sparse(
+        embedding_weights,
+        ids,
+        weights,
+        partition_strategy,
+        name,
+        combiner,
+        max_norm,
+        return_trainable,
+    )
+
+
+def trainable_wrapper_filter(variables: Any) -> list[TrainableWrapper]:
+    """Returns those of some variables that stand for tables."""
+    return [v for v in tf.nest.flatten(variables) if isinstance(v, TrainableWrapper)]
+
+
+def _bags(ids: Any, weights: Any, dtype: tf.DType) -> Bags:
+    for kind, make in ((tf.SparseTensor, Bags.of_sparse), (tf.RaggedTensor, Bags.of_ragged)):
+        if not isinstance(ids, kind):
+            continue
+        if weights is not None and not isinstance(weights, kind):
+            raise TypeError(
+                f"`sp_weights`: expected None or a {kind.__name__}, as the ids are, received "
+                f"{type(weights).__name__}"
+            )
+        arguments.keys_tensor(ids.values if kind is tf.SparseTensor else ids.flat_values, dtype)
+        return make(ids, weights)
+    raise TypeError(
+        f"`sp_ids`: expected a SparseTensor or a RaggedTensor, received {type(ids).__name__}"
+    )
+
+
+def _as_sparse(tensor: Any) -> Any:
+    return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor
+
+
+def _fill_empty_rows(ids: tf.SparseTensor, weights: Any, default_id: Any) -> tuple[Any, Any]:
+    """Gives rows without ids the default one; ids of a higher rank are seen as a matrix."""
+    shape = ids.dense_shape
+    matrix = tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]])
+    default = tf.cast(default_id, ids.dtype) if ids.dtype != tf.string else tf.constant(default_id)
+    flat, empty = tf.sparse.fill_empty_rows(tf.sparse.reshape(ids, matrix), default)
+    del empty
+    # A matrix of rows without columns has got one.
+    columns = tf.maximum(flat.dense_shape[1:], 1)
+    new_shape = tf.concat([shape[:-1], columns], axis=0)
+    filled = tf.sparse.reshape(
+        tf.SparseTensor(flat.indices, flat.values, tf.concat([matrix[:1], columns], axis=0)),
+        new_shape,
+    )
+    if weights is not None:
+        one = tf.ones([], weights.dtype)
+        flat, _ = tf.sparse.fill_empty_rows(tf.sparse.reshape(weights, matrix), one)
+        weights = tf.SparseTensor(filled.indices, flat.values, new_shape)
+    return filled, weights

@@ -1,0 +1,331 @@
+"""How optimizers of Keras 3 come to update tables.
+
+`adopt` puts `TrainsTables` in front of an optimizer's class: the gradients of stand-ins are taken
+out of each step, clipped and decayed together with those of dense variables, and applied to the
+tables. It happens to any optimizer by itself: when a layer is called in a compiled model, or when
+the optimizer first asks a stand-in for `overwrite_with_gradient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from tfra import optimizers as engine
+from tfra._keras import keras, take_name_of
+from tfra._tf import tf
+from tfra.dynamic_embedding._creators import CuckooHashTableCreator
+from tfra.dynamic_embedding._hash_table import HashTable
+from tfra.dynamic_embedding._pooling import sum_gradients
+from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
+from tfra.dynamic_embedding._rules import params_text, rule_text
+from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
+
+# Optimizers that the engine has a kernel for. Subclasses may do something else.
+_ENGINE_RULES = {
+    keras.optimizers.SGD: engine.SGD,
+    keras.optimizers.Adagrad: engine.Adagrad,
+    keras.optimizers.Adam: engine.Adam,
+    keras.optimizers.AdamW: engine.AdamW,
+    keras.optimizers.Adamax: engine.Adamax,
+    keras.optimizers.Nadam: engine.Nadam,
+    keras.optimizers.RMSprop: engine.RMSprop,
+    keras.optimizers.Adadelta: engine.Adadelta,
+    keras.optimizers.Ftrl: engine.Ftrl,
+    keras.optimizers.Lion: engine.Lion,
+}
+
+_SUM_OF_GRADIENTS = engine.SGD(learning_rate=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableGradient:
+    """The gradient of some rows of a table. Keys may repeat."""
+
+    stand_in: TrainableWrapper
+    keys: tf.Tensor
+    values: tf.Tensor
+
+    def summed(self) -> TableGradient:
+        """With each key once."""
+        keys, values = sum_gradients(self.keys, self.values)
+        return TableGradient(self.stand_in, keys, values)
+
+
+class _Step(threading.local):
+    """The tables' part of the step that a thread is taking: replicas are threads."""
+
+    def __init__(self) -> None:
+        self.given: list[TableGradient] = []
+        self.clipped: list[TableGradient] = []
+        self.decayed: set[int] = set()
+
+
+_step = _Step()
+
+
+@contextlib.contextmanager
+def _taking_step(gradients: list[TableGradient]) -> Iterator[None]:
+    before = (_step.given, _step.clipped, _step.decayed)
+    _step.given, _step.clipped, _step.decayed = gradients, gradients, set()
+    try:
+        yield
+    finally:
+        _step.given, _step.clipped, _step.decayed = before
+
+
+class _LossScale(float):
+    """A number that `tf.IndexedSlices` can be divided by."""
+
+    def __rtruediv__(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / tf.cast(float(self), gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return float.__rtruediv__(self, gradient)
+
+
+class TrainsTables:
+    """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
+
+    plain_class: type
+    bp_v2 = False
+
+    @property
+    def loss_scale_factor(self) -> _LossScale | None:
+        """As Keras has it."""
+        factor = vars(self).get("loss_scale_factor")
+        return None if factor is None else _LossScale(factor)
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float | None) -> None:
+        vars(self)["loss_scale_factor"] = factor
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        dense: list[tuple[Any, Any]] = []
+        tables: dict[int, TableGradient] = {}
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if isinstance(variable, TrainableWrapper):
+                tables.setdefault(id(variable), _table_gradient(variable, gradient))
+            else:
+                dense.append((gradient, variable))
+        with _taking_step(list(tables.values())):
+            super()._backend_apply_gradients(  # type: ignore[misc]
+                [gradient for gradient, _ in dense], [variable for _, variable in dense]
+            )
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        steps = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        if steps:
+            tables = [_take_accumulated(gradient, steps) for gradient in _step.given]
+        else:
+            tables = _step.given
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:  # type: ignore[attr-defined]
+            tables = [gradient.summed() for gradient in tables]
+            grads = [*grads, *(gradient.values for gradient in tables)]
+            grads = super()._clip_gradients(grads)  # type: ignore[misc]
+            count = len(grads) - len(tables)
+            clipped = zip(tables, grads[count:], strict=True)
+            tables = [dataclasses.replace(table, values=values) for table, values in clipped]
+            grads = list(grads[:count])
+        _step.clipped = tables
+        return grads
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        super()._apply_weight_decay(variables)  # type: ignore[misc]
+        if self.weight_decay is None:  # type: ignore[attr-defined]
+            return
+        stand_ins = [gradient.stand_in for gradient in _step.clipped]
+        _step.decayed = {id(s) for s in stand_ins if self._use_weight_decay(s)}  # type: ignore[attr-defined]
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]
+        for gradient in _step.clipped:
+            decay = self.weight_decay if id(gradient.stand_in) in _step.decayed else None  # type: ignore[attr-defined]
+            _in_all_replicas(
+                gradient, lambda g, decay=decay: self._update_table(g, learning_rate, decay)
+            )
+
+    def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
+        super()._backend_increment_gradient_accumulators(grads, acc_grads)  # type: ignore[misc]
+        for gradient in _step.given:
+            _accumulate(gradient)
+
+    def _update_table(
+        self, gradient: TableGradient, learning_rate: Any, decay: float | None
+    ) -> None:
+        params = gradient.stand_in.params
+        if isinstance(gradient.stand_in, ShadowVariable):
+            gradient.stand_in.note_step()
+        step = tf.cast(self.iterations, tf.int64) + 1  # type: ignore[attr-defined]
+        rule = engine_rule(self, decay)
+        if rule is not None:
+            params.apply_gradients(
+                gradient.keys,
+                gradient.values,
+                rule=rule_text(rule),
+                params=params_text(rule),
+                learning_rate=tf.cast(learning_rate, tf.float64),
+                step=step,
+                optimizer=self._unique_name(),
+            )
+            return
+        gradient = gradient.summed()
+        row_optimizer = self._row_optimizer(params.dim, gradient.values.dtype)
+
+        def update(rows: tf.Tensor, slots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if decay is not None:
+                rows -= rows * tf.cast(decay, rows.dtype) * tf.cast(learning_rate, rows.dtype)
+            return row_optimizer.step(gradient.values, rows, slots, learning_rate)
+
+        add = self.bp_v2 or params.bp_v2
+        if add and row_optimizer.rule.starts_from_rows:
+            raise NotImplementedError(
+                f"{self.plain_class.__name__} can't train a table with bp_v2=True: its slots start "
+                "as copies of the rows, which can't be added up."
+            )
+        params.update_rows(
+            gradient.keys, update, row_optimizer.rule, add, step, self._unique_name()
+        )
+
+    def _unique_name(self) -> str:
+        return vars(self).setdefault("_name_in_tables", uuid.uuid4().hex)
+
+    def _row_optimizer(self, dim: int, dtype: tf.DType) -> RowOptimizer:
+        made = vars(self).setdefault("_row_optimizers", {})
+        if (dim, dtype) not in made:
+            made[dim, dtype] = RowOptimizer(self, self.plain_class, dim, dtype.name)
+        return made[dim, dtype]
+
+
+class _ChecksTables:
+    """What a LossScaleOptimizer does differently for tables."""
+
+    def check_finite(self, grads: Any) -> Any:
+        """As Keras has it, which would make rows of all keys."""
+        grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        return super().check_finite(grads)  # type: ignore[misc]
+
+
+_adopted: dict[type, type] = {}
+
+
+def adopt(optimizer: Any) -> Any:
+    """Makes an optimizer of Keras update tables, and returns it. Again is no harm."""
+    cls = type(optimizer)
+    if issubclass(cls, (TrainsTables, _ChecksTables)):
+        return optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        adopt(inner)
+    several = getattr(optimizer, "_inner_optimizers", None)
+    for one in several or ():
+        adopt(one)
+    if several is not None:
+        return optimizer
+    if inner is None:
+        refuse_whole_variable(cls)
+        if optimizer.use_ema:
+            warnings.warn(
+                "`use_ema` averages dense variables only: the rows of tables stay as they are.",
+                stacklevel=3,
+            )
+    if cls not in _adopted:
+        mixin = TrainsTables if inner is None else _ChecksTables
+        adopted = type(cls.__name__, (mixin, cls), {"plain_class": cls})
+        adopted.__module__ = cls.__module__
+        adopted.__qualname__ = cls.__qualname__
+        take_name_of(adopted, cls)
+        _adopted[cls] = adopted
+    object.__setattr__(optimizer, "__class__", _adopted[cls])
+    return optimizer
+
+
+def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer | None:
+    """Returns the engine's rule for an optimizer's step; None if it has no such rule."""
+    rule = _ENGINE_RULES.get(optimizer.plain_class)
+    if rule is None:
+        return None
+    names = {field.name for field in dataclasses.fields(rule)}
+    names -= {"learning_rate", "weight_decay", "clipnorm", "clipvalue"}
+    arguments = {name: getattr(optimizer, name) for name in names}
+    try:
+        return rule(**arguments, weight_decay=weight_decay)
+    except ValueError:  # Numbers that Keras takes and the engine does not.
+        return None
+
+
+def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise TypeError(
+            f"The gradient of {stand_in!r} must be tf.IndexedSlices, as a tape gives it. "
+            f"Received: {gradient!r}"
+        )
+    values = gradient.values
+    if values.dtype not in (stand_in.params.value_dtype, tf.float32):
+        values = tf.cast(values, tf.float32)
+    return TableGradient(stand_in, gradient.indices, values)
+
+
+def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
+    """Calls update with the gradients of all replicas together."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        update(gradient)
+        return
+
+    def merged(strategy: Any, keys: Any, values: Any) -> None:
+        local = strategy.experimental_local_results
+        update(
+            TableGradient(
+                gradient.stand_in, tf.concat(local(keys), axis=0), tf.concat(local(values), axis=0)
+            )
+        )
+
+    replica.merge_call(merged, args=(gradient.keys, gradient.values))
+
+
+# --- Gradient accumulation: sums wait in a table of their own, with the sign changed.
+
+
+def _sums_of(stand_in: Any) -> HashTable:
+    sums = vars(stand_in).get("gradient_sums")
+    if sums is None:
+        params = stand_in.params
+        double = params.value_dtype == tf.float64
+        with tf.init_scope():
+            sums = CuckooHashTableCreator().create(
+                key_dtype=params.key_dtype,
+                value_dtype=tf.float64 if double else tf.float32,
+                default_value=[0.0] * params.dim,
+                name=f"{params.name}-gradient_sums",
+            )
+        vars(stand_in)["gradient_sums"] = sums
+    return sums
+
+
+def _accumulate(gradient: TableGradient) -> None:
+    sums = _sums_of(gradient.stand_in)
+    sums.apply_gradients(
+        gradient.keys,
+        tf.cast(gradient.values, sums.value_dtype),
+        rule=rule_text(_SUM_OF_GRADIENTS),
+        params=params_text(_SUM_OF_GRADIENTS),
+        learning_rate=tf.constant(1.0, tf.float64),
+        step=tf.constant(1, tf.int64),
+    )
+
+
+def _take_accumulated(gradient: TableGradient, steps: int) -> TableGradient:
+    """The mean of this gradient and of those before, which are forgotten."""
+    sums = _sums_of(gradient.stand_in)
+    keys, negative = sums.export()
+    with tf.control_dependencies([keys]):
+        sums.clear()
+    keys = tf.concat([gradient.keys, keys], axis=0)
+    values = tf.concat([tf.cast(gradient.values, sums.value_dtype), -negative], axis=0)
+    return TableGradient(gradient.stand_in, keys, values / steps)

@@ -1,0 +1,220 @@
+"""Rows of several keys combined into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfra._tf import ops, tf
+from tfra.dynamic_embedding._stand_in import TrainableWrapper
+
+Combiner = str | Callable[..., tf.Tensor]
+
+# What the engine does without making a row for each key first.
+FUSED_COMBINERS = ("sum", "mean", "sqrtn")
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Keys in bags: those of bag i are `keys[row_splits[i]:row_splits[i + 1]]`.
+
+    Args:
+        keys: A vector of keys.
+        row_splits: An int64 vector, one longer than there are bags.
+        weights: None, or for each key a number.
+        shape: The shape that the bags have, an int64 vector.
+        static_shape: What is known of it.
+    """
+
+    keys: tf.Tensor
+    row_splits: tf.Tensor
+    weights: tf.Tensor | None
+    shape: tf.Tensor
+    static_shape: tf.TensorShape
+
+    @classmethod
+    def of_ragged(cls, ids: tf.RaggedTensor, weights: Any = None) -> Bags:
+        """The innermost rows of a ragged tensor. All others must be of equal lengths.
+
+        Raises:
+            ValueError: If they are not known to be.
+        """
+        if ids.flat_values.shape.rank != 1:
+            raise ValueError(f"The innermost dimension of ids must be ragged. Received: {ids}")
+        if ids.ragged_rank > 1 and any(n is None for n in ids.shape[1:-1]):
+            raise ValueError(
+                "Ragged ids can be combined along their last dimension, with all others but the "
+                f"first of one length. Received shape: {ids.shape}"
+            )
+        inner = ids
+        while inner.ragged_rank > 1:
+            inner = inner.values
+        if weights is not None:
+            weights = tf.cast(weights.flat_values, tf.float32)
+        shape = tf.concat(
+            [[ids.nrows(tf.int64)], tf.constant(ids.shape[1:-1].as_list(), tf.int64, [len(ids.shape) - 2])],
+            axis=0,
+        )
+        return cls(
+            ids.flat_values, tf.cast(inner.row_splits, tf.int64), weights, shape, ids.shape[:-1]
+        )
+
+    @classmethod
+    def of_sparse(cls, ids: tf.SparseTensor, weights: Any = None) -> Bags:
+        """The rows along the last dimension of a sparse tensor, in row-major order."""
+        shape = ids.dense_shape[:-1]
+        strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
+        rows = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=1)
+        splits = tf.searchsorted(
+            rows, tf.range(tf.reduce_prod(shape) + 1), side="left", out_type=tf.int64
+        )
+        if weights is not None:
+            weights = tf.cast(weights.values, tf.float32)
+        return cls(ids.values, splits, weights, shape, ids.shape[:-1])
+
+    @classmethod
+    def of_rows(cls, keys: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor, static: Any) -> Bags:
+        """Keys that say which bag they are in, in any order.
+
+        Args:
+            keys: A vector of keys.
+            rows: For each the number of its bag, int64.
+            shape: The shape that the bags have, an int64 vector.
+            static: What is known of it.
+        """
+        order = tf.argsort(rows, stable=True)
+        splits = tf.searchsorted(
+            tf.gather(rows, order), tf.range(tf.reduce_prod(shape) + 1), out_type=tf.int64
+        )
+        return cls(tf.gather(keys, order), splits, None, shape, tf.TensorShape(static))
+
+    def lookup(
+        self,
+        stand_in: TrainableWrapper,
+        combiner: Combiner,
+        training: bool | None = None,
+        max_norm: float | None = None,
+    ) -> tf.Tensor:
+        """Looks keys up and combines the rows of each bag; empty bags give zeros.
+
+        Args:
+            stand_in: Of the Variable.
+            combiner: "sum", "mean" or "sqrtn"; without weights also what comes after `tf.reduce_`,
+                or a function of a ragged tensor and `axis`.
+            training, max_norm: As for `TrainableWrapper.lookup`.
+        """
+        params = stand_in.params
+        max_norm = stand_in.max_norm if max_norm is None else max_norm
+        if combiner in FUSED_COMBINERS and max_norm is None:
+            pooled = self._fused(stand_in, str(combiner), stand_in.is_training(training))
+        else:
+            rows = stand_in.lookup(self.keys, training, max_norm)
+            pooled = self._combine(rows, combiner)
+        dim = params.dim
+        shaped = tf.reshape(pooled, tf.concat([self.shape, tf.constant([dim], tf.int64)], axis=0))
+        return tf.ensure_shape(shaped, self.static_shape.concatenate([dim]))
+
+    def _fused(self, stand_in: TrainableWrapper, combiner: str, training: bool) -> tf.Tensor:
+        params = stand_in.params
+        weights = tf.zeros([0]) if self.weights is None else self.weights
+        if not stand_in.records():
+            return params.lookup_pooled(self.keys, self.row_splits, weights, combiner)
+
+        @tf.custom_gradient
+        def lookup(target: tf.Tensor, weights: tf.Tensor) -> Any:
+            pooled = params.lookup_pooled(
+                self.keys, self.row_splits, weights, combiner, training
+            )
+
+            def gradient(upstream: tf.Tensor) -> Any:
+                keys, values = ops.tfra_pooled_gradient(
+                    self.keys, self.row_splits, weights, upstream, combiner=combiner
+                )
+                slices = tf.IndexedSlices(tf.cast(values, params.value_dtype), keys)
+                return slices, self._weights_gradient(params, weights, pooled, upstream, combiner)
+
+            return pooled, gradient
+
+        return lookup(stand_in.gradient_target(), weights)
+
+    def _weights_gradient(
+        self, params: Any, weights: tf.Tensor, pooled: tf.Tensor, upstream: tf.Tensor, combiner: str
+    ) -> tf.Tensor | None:
+        if self.weights is None:
+            return None
+        bags = _bag_of_each(self.row_splits)
+        rows = tf.cast(params.lookup(self.keys), upstream.dtype)
+        of_key = tf.gather(upstream, bags)
+        product = tf.reduce_sum(rows * of_key, axis=-1)
+        if combiner == "sum":
+            return tf.cast(product, weights.dtype)
+        count = tf.shape(self.row_splits, tf.int64)[0] - 1
+        back = tf.reduce_sum(pooled * upstream, axis=-1)
+        if combiner == "mean":
+            total = _sum_of(weights, bags, count)
+            change = product - tf.gather(tf.cast(back, product.dtype), bags)
+            return tf.math.divide_no_nan(tf.cast(change, weights.dtype), tf.gather(total, bags))
+        squares = tf.sqrt(_sum_of(weights * weights, bags, count))
+        norm = tf.gather(squares, bags)
+        direct = tf.math.divide_no_nan(tf.cast(product, weights.dtype), norm)
+        share = tf.math.divide_no_nan(weights, norm * norm)
+        return direct - share * tf.gather(tf.cast(back, weights.dtype), bags)
+
+    def _combine(self, rows: tf.Tensor, combiner: Combiner) -> tf.Tensor:
+        if combiner in FUSED_COMBINERS:
+            return self._weighted(rows, str(combiner))
+        if self.weights is not None:
+            raise ValueError(
+                f"`combiner`: with weights, expected one of {', '.join(FUSED_COMBINERS)}, received "
+                f"{combiner!r}"
+            )
+        ragged = tf.RaggedTensor.from_row_splits(rows, self.row_splits, validate=False)
+        combined = combiner_function(combiner)(ragged, axis=1)
+        empty = tf.equal(self.row_splits[1:], self.row_splits[:-1])
+        return tf.where(empty[:, tf.newaxis], tf.zeros_like(combined), combined)
+
+    def _weighted(self, rows: tf.Tensor, combiner: str) -> tf.Tensor:
+        bags = _bag_of_each(self.row_splits)
+        count = tf.shape(self.row_splits, tf.int64)[0] - 1
+        weights = tf.ones_like(bags, rows.dtype) if self.weights is None else self.weights
+        weights = tf.cast(weights, rows.dtype)
+        total = _sum_of(rows * weights[:, tf.newaxis], bags, count)
+        if combiner == "sum":
+            return total
+        if combiner == "mean":
+            return tf.math.divide_no_nan(total, _sum_of(weights, bags, count)[:, tf.newaxis])
+        norm = tf.sqrt(_sum_of(weights * weights, bags, count))
+        return tf.math.divide_no_nan(total, norm[:, tf.newaxis])
+
+
+def _bag_of_each(row_splits: tf.Tensor) -> tf.Tensor:
+    return tf.ragged.row_splits_to_segment_ids(row_splits)
+
+
+def _sum_of(values: tf.Tensor, bags: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, bags, count)
+
+
+def sum_gradients(keys: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns each key once, and the sum of its gradients, not narrower than float32."""
+    double = gradients.dtype == tf.float64
+    summed = ops.tfra_sum_gradients(keys, gradients, Ts=tf.float64 if double else tf.float32)
+    return summed.unique_keys, summed.sums
+
+
+def combiner_function(combiner: Combiner) -> Callable[..., tf.Tensor]:
+    """Returns a function of a tensor and `axis`.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if callable(combiner):
+        return combiner
+    function = getattr(tf.math, f"reduce_{combiner}", None) if isinstance(combiner, str) else None
+    if function is None:
+        raise ValueError(
+            "`combiner`: expected a function, 'sqrtn', or what comes after tf.math.reduce_ (sum, "
+            f"mean, min, max, prod, std, ...), received {combiner!r}"
+        )
+    return function

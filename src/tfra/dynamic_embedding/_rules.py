@@ -1,0 +1,81 @@
+"""Update rules as the texts that ops and checkpoints hold; see adapters/tensorflow/rule_text.h."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from dataclasses import dataclass
+
+from tfra import optimizers
+
+# Hyper-parameters that are tensors, given to each step, or are dealt with before the engine.
+_NOT_IN_TEXT = ("step", "learning_rate", "clipnorm", "clipvalue")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Numbers that a row carries for an optimizer outside the engine.
+
+    Args:
+        name: Its name.
+        elements: How many: the length of a row, or 1.
+        initial: What they are in a new row.
+    """
+
+    name: str
+    elements: int
+    initial: float
+
+
+def rule_text(optimizer: optimizers.Optimizer) -> str:
+    """Returns the rule of an optimizer of the engine."""
+    rule = optimizer.rule()
+    words = [str(rule["kind"])]
+    words += [name for name in ("momentum", "nesterov", "amsgrad", "centered") if rule[name]]
+    if "initial_accumulator_value" in {field.name for field in dataclasses.fields(optimizer)}:
+        initial = float(rule["initial_accumulator"])
+        if initial != 0.1:  # The engine's default.
+            words.append(f"initial_accumulator={_digits(initial)}")
+    return " ".join(words)
+
+
+def params_text(optimizer: optimizers.Optimizer) -> str:
+    """Returns the hyper-parameters of an optimizer of the engine."""
+    params = optimizer.params(step=1)
+    return " ".join(f"{n}={_digits(x)}" for n, x in params.items() if n not in _NOT_IN_TEXT)
+
+
+@dataclass(frozen=True)
+class CustomRule:
+    """The rule of an optimizer outside the engine, which is its slots.
+
+    Args:
+        slots: What a row carries for it.
+        dim: The length of a row.
+    """
+
+    slots: tuple[Slot, ...]
+    dim: int
+
+    @property
+    def slot_elements(self) -> int:
+        """How many numbers all slots of a row are."""
+        return sum(slot.elements for slot in self.slots)
+
+    @property
+    def starts_from_rows(self) -> bool:
+        """Whether a slot of a new row is the row itself, for which NaN stands."""
+        return any(math.isnan(slot.initial) for slot in self.slots)
+
+    def text(self) -> str:
+        """Returns what ops are told."""
+        words = ["custom"]
+        for slot in self.slots:
+            kind = "row" if slot.elements == self.dim else "scalar"
+            words.append(f"{slot.name.encode().hex()}:{kind}:{_digits(slot.initial)}")
+        return " ".join(words)
+
+
+def _digits(number: float) -> str:
+    return struct.pack("<d", number).hex()

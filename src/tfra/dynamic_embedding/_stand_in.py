@@ -1,0 +1,250 @@
+"""What stands for a Variable in training: an empty variable that gradients of rows go to.
+
+Optimizers and gradient tapes know variables, not tables. So a Variable gets a stand-in, a trainable
+variable without rows. A lookup through it is a lookup of the Variable, and the gradient of its
+result with respect to the stand-in is `tf.IndexedSlices(gradients of rows, keys)`. Whatever Keras
+does to dense variables (slots, averages, constraints) it may do to the stand-in, to no effect.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+from tfra._keras import calling_optimizer, is_rebuilding, keras, require_backend
+from tfra._tf import ResourceVariable, in_plain_graph, ops, tf, tape_may_record
+from tfra.dynamic_embedding import _model_mode as model_mode
+from tfra.dynamic_embedding._variable import Variable
+
+# Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
+_MANY_LOOKUPS = 100
+
+
+class TrainableWrapper:
+    """Stands for a `Variable` where gradients are taken and applied.
+
+    `ShadowVariable` is the one for eager mode, tf.function and Keras. In graphs of TF1 style,
+    `embedding_lookup` makes a variable of TensorFlow that is a `TrainableWrapper` too.
+
+    Attributes:
+        params: The `Variable` whose rows are trained.
+        max_norm: If not None, rows longer than this are clipped when they are looked up.
+    """
+
+    params: Variable
+    max_norm: float | None
+
+    def lookup(
+        self, ids: tf.Tensor, training: bool | None = None, max_norm: float | None = None
+    ) -> tf.Tensor:
+        """Looks up rows that gradients flow from, of shape `ids.shape + [dim]`.
+
+        Args:
+            ids: Keys, of any shape.
+            training: Whether the rows will be trained; by default, whether a tape is recording.
+            max_norm: In place of the stand-in's own.
+        """
+        if not self.records():
+            rows = self.params.lookup(ids)
+        else:
+            train = self.is_training(training)
+            rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
+            rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
+        check_max_norm(max_norm)
+        max_norm = self.max_norm if max_norm is None else max_norm
+        return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
+
+    @staticmethod
+    def is_training(training: bool | None) -> bool:
+        """Returns what was said, or whether gradients are being recorded here."""
+        return tape_may_record() or in_plain_graph() if training is None else bool(training)
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        raise NotImplementedError
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        raise NotImplementedError
+
+
+class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
+    """Stands for a `Variable` in training, like a variable of Keras without rows.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> shadow = de.shadow_ops.ShadowVariable(de.Variable(dim=2, initializer=1.0))
+    >>> optimizer = keras.optimizers.SGD(0.5)
+    >>> with tf.GradientTape() as tape:
+    ...     loss = tf.reduce_sum(de.shadow_ops.embedding_lookup(shadow, tf.constant([7], tf.int64)))
+    >>> optimizer.apply([tape.gradient(loss, shadow)], [shadow])
+    >>> shadow.params.lookup([7]).numpy().tolist()
+    [[0.5, 0.5]]
+
+    Args:
+        params: The `Variable` whose rows are trained.
+        name: Its name.
+        max_norm: If not None, rows longer than this are clipped when they are looked up.
+        trainable: Whether optimizers update the rows.
+        distribute_strategy: A `tf.distribute.Strategy` in whose scope it is made.
+
+    Raises:
+        TypeError: If `params` is not a `Variable`, or its values can't be trained.
+    """
+
+    def __init__(
+        self,
+        params: Variable,
+        name: str = "ShadowVariable",
+        max_norm: float | None = None,
+        trainable: bool = True,
+        distribute_strategy: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        require_backend()
+        _check_params(params)
+        check_max_norm(max_norm)
+        strategy = distribute_strategy or tf.distribute.get_strategy()
+        with strategy.scope(), tf.init_scope():
+            super().__init__(
+                keras.initializers.Zeros(),
+                shape=(0, params.dim),
+                dtype=params.value_dtype.name,
+                trainable=trainable,
+                autocast=False,
+                name=re.sub(r"[/:]", "_", name),
+            )
+        self.params = params
+        self.max_norm = max_norm
+        self._lookups = 0
+        self._steps = 0
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"<ShadowVariable path={self.path} of {self.params!r}>"
+
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
+        return {"params": self.params, **super()._trackable_children(*args, **kwargs)}
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        if not self.trainable or model_mode.get_model_mode() == model_mode.ModelMode.INFERENCE:
+            return False
+        # Keras builds models outside the replicas and without state, where nothing is trained.
+        return not tf.distribute.in_cross_replica_context() and not is_rebuilding()
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        self.value.read_value()  # A tape watches what is read.
+        self._note_lookup()
+        return self.value.handle
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """Asked for by every optimizer of Keras, which thereby learns to update tables."""
+        optimizer = calling_optimizer()
+        if optimizer is not None:
+            from tfra.dynamic_embedding._keras_optimizer import adopt
+
+            adopt(optimizer)
+        return False
+
+    @overwrite_with_gradient.setter
+    def overwrite_with_gradient(self, value: bool) -> None:
+        if value:
+            raise ValueError("The gradient of a table can't overwrite it.")
+
+    # --- Lookups that nothing is learned from.
+
+    def _note_lookup(self) -> None:
+        if self._steps or self._warned or not tape_may_record():
+            return
+        self._lookups += 1
+        if self._lookups >= _MANY_LOOKUPS:
+            self.warn_if_untrained()
+
+    def note_step(self) -> None:
+        """Called by optimizers when they update the rows."""
+        self._steps += 1
+
+    def warn_if_untrained(self) -> None:
+        """Warns, once, if rows were looked up for training and no optimizer updated them."""
+        if self._steps or self._warned or not self._lookups:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{self.params.name!r} was looked up for training {self._lookups} times, and no "
+            "optimizer step was taken on it. Is its variable among those that gradients are taken "
+            "for and that the optimizer is given (`layer.trainable_variables`)?",
+            stacklevel=4,
+        )
+
+
+class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]
+    """Stands for a `Variable` in a graph of TF1 style, among its trainable variables."""
+
+    def __init__(self, params: Variable, name: str) -> None:
+        keys = tf.compat.v1.GraphKeys
+        super().__init__(
+            # One row, by which optimizers show what their slots start with.
+            initial_value=lambda: tf.zeros([1, params.dim], params.value_dtype),
+            trainable=True,
+            collections=[keys.LOCAL_VARIABLES, keys.TRAINABLE_VARIABLES],
+            name=name,
+        )
+        self.params = params
+        self.max_norm = None
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        return model_mode.get_model_mode() == model_mode.ModelMode.TRAIN
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        return self.handle
+
+
+@tf.RegisterGradient("TfraTrainableRows")
+def _trainable_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    keys, rows = op.inputs[1], op.inputs[2]
+    gradients = tf.reshape(gradient, [-1, rows.shape[-1]])
+    return [tf.IndexedSlices(gradients, tf.reshape(keys, [-1])), None, None]
+
+
+def stand_in_of(params: Variable | TrainableWrapper, name: str | None = None) -> TrainableWrapper:
+    """Returns what stands for a Variable in a lookup of that name.
+
+    It is made when first asked for; in a graph of TF1 style for each lookup, and then it is one of
+    the graph's trainable variables. What is one already is returned as it is.
+    """
+    if isinstance(params, TrainableWrapper):
+        return params
+    _check_params(params)
+    name = name or f"{params.name}_shadow"
+    if in_plain_graph():
+        return GraphTrainableWrapper(params, name)
+    found = params.stand_ins.get(name)
+    if found is None:
+        found = ShadowVariable(params, name, trainable=params.trainable)
+        params.stand_ins[name] = found
+    return found
+
+
+def check_max_norm(max_norm: float | None) -> None:
+    """Raises ValueError unless it is None or a positive number."""
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"`max_norm`: expected None or a number > 0, received {max_norm}")
+
+
+def _check_params(params: Any) -> None:
+    if not isinstance(params, Variable):
+        raise TypeError(
+            "`params`: expected a tfra.dynamic_embedding.Variable or a ShadowVariable, received "
+            f"{params!r}"
+        )
+    if not params.value_dtype.is_floating:
+        raise TypeError(
+            "Only floating values can be trained. Received: a Variable of "
+            f"{params.value_dtype.name} values"
+        )

@@ -1,0 +1,130 @@
+"""How optimizers of `tf.compat.v1.train` update tables.
+
+The rows of a step and their slots are put into variables that exist for this step only. The
+optimizer updates those as it does dense variables, and they are written back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import ANONYMOUS, tf
+from tfra.dynamic_embedding._pooling import sum_gradients
+from tfra.dynamic_embedding._rules import CustomRule, Slot
+from tfra.dynamic_embedding._stand_in import (
+    GraphTrainableWrapper,
+    ShadowVariable,
+    TrainableWrapper,
+)
+
+
+class _Rows:
+    """A variable for one step, with what optimizers use of variables."""
+
+    def __init__(self, value: tf.Tensor, slots: dict[str, _Rows] | None = None) -> None:
+        self.dtype = value.dtype
+        self.shape = value.shape
+        self.slots = slots or {}
+        self.handle = tf.raw_ops.VarHandleOp(
+            shared_name=ANONYMOUS, dtype=value.dtype, shape=value.shape
+        )
+        self.assigned = tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+    def get_shape(self) -> tf.TensorShape:
+        return self.shape
+
+    def read(self) -> tf.Tensor:
+        """What it is after the ops that the context waits for."""
+        value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
+        return tf.ensure_shape(value, self.shape)
+
+    def assignments(self) -> list[Any]:
+        """The ops, in a graph, that must have run before it is used."""
+        made = [self.assigned, *(slot.assigned for slot in self.slots.values())]
+        return [op for op in made if op is not None]
+
+
+class TrainsTables:
+    """What optimizers of `tf.compat.v1.train` do differently for tables."""
+
+    bp_v2 = False
+
+    def _create_slots(self, var_list: Any) -> None:
+        # Shadows have no rows, of which initial values of slots could be seen.
+        seen = [
+            GraphTrainableWrapper(v.params, "slots") if isinstance(v, ShadowVariable) else v
+            for v in var_list
+        ]
+        super()._create_slots(seen)  # type: ignore[misc]
+
+    def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Any:
+        if isinstance(var, TrainableWrapper):
+            return self._note_slot(var, slot_name, val)
+        return super()._get_or_make_slot(var, val, slot_name, op_name)  # type: ignore[misc]
+
+    def _get_or_make_slot_with_initializer(
+        self, var: Any, initializer: Any, shape: Any, dtype: Any, slot_name: str, op_name: str
+    ) -> Any:
+        if isinstance(var, TrainableWrapper):
+            return self._note_slot(var, slot_name, initializer(shape, dtype=dtype))
+        return super()._get_or_make_slot_with_initializer(  # type: ignore[misc]
+            var, initializer, shape, dtype, slot_name, op_name
+        )
+
+    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Any:
+        if isinstance(var, TrainableWrapper):
+            return self._note_slot(var, slot_name, tf.zeros([1, var.params.dim]))
+        return super()._zeros_slot(var, slot_name, op_name)  # type: ignore[misc]
+
+    def _note_slot(self, var: TrainableWrapper, name: str, value: Any) -> None:
+        initial = tf.get_static_value(tf.convert_to_tensor(value))
+        dim = var.params.dim
+        if initial is None or initial.shape != (1, dim) or np.any(initial != initial[0, 0]):
+            raise NotImplementedError(
+                f"{type(self).__name__} can't train a table: its slot {name!r} does not start with "
+                "one number everywhere."
+            )
+        slots = vars(self).setdefault("_slots_of_tables", {})
+        slots.setdefault(id(var.params), {})[name] = Slot(name, dim, float(initial[0, 0]))
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """Returns the slot of a variable."""
+        if isinstance(var, _Rows):
+            return var.slots[name]
+        return super().get_slot(var, name)  # type: ignore[misc]
+
+    def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
+        if not isinstance(handle, TrainableWrapper):
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)  # type: ignore[misc]
+        if isinstance(handle, ShadowVariable):
+            handle.note_step()
+        params = handle.params
+        keys, gradients = sum_gradients(indices, grad)
+        slots = vars(self).get("_slots_of_tables", {}).get(id(params), {})
+        rule = CustomRule(tuple(slots.values()), params.dim)
+
+        def update(rows: tf.Tensor, slot_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            parts = tf.split(slot_rows, len(slots), axis=-1) if slots else []
+            step = _Rows(rows, {n: _Rows(p) for n, p in zip(slots, parts, strict=True)})
+            with tf.control_dependencies(step.assignments()):
+                applied = self._resource_apply_dense(gradients, step)  # type: ignore[attr-defined]
+            with tf.control_dependencies([] if applied is None else [applied]):
+                after = [slot.read() for slot in step.slots.values()]
+                return step.read(), tf.concat(after, axis=-1) if after else slot_rows
+
+        return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
+
+
+_adopted: dict[type, type] = {}
+
+
+def adopt(optimizer: Any) -> Any:
+    """Makes an optimizer of `tf.compat.v1.train` update tables, and returns it."""
+    cls = type(optimizer)
+    if not issubclass(cls, TrainsTables):
+        if cls not in _adopted:
+            _adopted[cls] = type(cls.__name__, (TrainsTables, cls), {"__module__": cls.__module__})
+        optimizer.__class__ = _adopted[cls]
+    return optimizer

@@ -1,0 +1,26 @@
+"""Operations that programs for TFRA call by these names: TensorFlow's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra._tf import tf
+
+dynamic_partition = tf.dynamic_partition
+
+__all__ = ["dynamic_partition", "dynamic_stitch"]
+
+
+def dynamic_stitch(indices: Any, data: Any, use_fast: bool = True, name: str | None = None) -> Any:
+    """Puts parts together again, like `tf.dynamic_stitch`.
+
+    Args:
+        indices: A list of int32 tensors: where the rows of each part go.
+        data: A list of tensors.
+        use_fast: Not used.
+        name: A name for the operation (optional).
+
+    Returns:
+        A tensor of all rows.
+    """
+    return tf.dynamic_stitch(indices, data, name=name)

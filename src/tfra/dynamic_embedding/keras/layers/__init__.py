@@ -1,0 +1,17 @@
+"""Embedding layers without a fixed vocabulary."""
+
+from tfra.dynamic_embedding.keras.layers import embedding
+from tfra.dynamic_embedding.keras.layers.embedding import (
+    BasicEmbedding,
+    Embedding,
+    FieldWiseEmbedding,
+    SquashedEmbedding,
+)
+
+__all__ = [
+    "BasicEmbedding",
+    "Embedding",
+    "FieldWiseEmbedding",
+    "SquashedEmbedding",
+    "embedding",
+]

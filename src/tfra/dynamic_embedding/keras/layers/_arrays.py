@@ -1,0 +1,64 @@
+"""The content of a Variable as arrays of numbers, which files of Keras hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import tf
+from tfra.dynamic_embedding._content import Content
+
+
+def to_arrays(content: Content) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns arrays of numbers: strings as their bytes and lengths."""
+    arrays = {}
+    for name, tensor in content.items():
+        array = tensor.numpy()
+        if tensor.dtype == tf.string:
+            strings = array.reshape(-1).tolist()
+            arrays[f"{name}_lengths"] = np.array([len(s) for s in strings], np.int64)
+            arrays[f"{name}_bytes"] = np.frombuffer(b"".join(strings), np.uint8)
+        elif tensor.dtype == tf.bfloat16:
+            arrays[name] = array.view(np.uint16)
+        else:
+            arrays[name] = array
+    return arrays
+
+
+def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType) -> Content:
+    """Returns what `to_arrays` was given."""
+    content = {
+        "slots": tf.constant(np.asarray(store["slots"])),
+        "metadata": tf.constant(np.asarray(store["metadata"])),
+        "rule": tf.constant(_strings(store, "rule")),
+    }
+    if key_dtype == tf.string:
+        content["keys"] = tf.constant(_strings(store, "keys"), tf.string)
+    else:
+        content["keys"] = tf.constant(np.asarray(store["keys"]), key_dtype)
+    values = np.asarray(store["values"])
+    if value_dtype == tf.bfloat16 and values.dtype == np.uint16:
+        values = values.view(tf.bfloat16.as_numpy_dtype)
+    content["values"] = tf.constant(values, value_dtype)
+    return content
+
+
+def check(content: Content, name: str, dim: int) -> None:
+    """Raises ValueError unless the rows have this length."""
+    if content["values"].shape[1] != dim:
+        raise ValueError(
+            f"Layer {name!r} has rows of length {dim}. Received a file with rows of length "
+            f"{content['values'].shape[1]}"
+        )
+
+
+def _strings(store: Any, name: str) -> np.ndarray[Any, Any]:
+    ends = np.cumsum(np.asarray(store[f"{name}_lengths"])).tolist()
+    text = np.asarray(store[f"{name}_bytes"]).tobytes()
+    strings = np.empty(len(ends), dtype=object)
+    begin = 0
+    for i, end in enumerate(ends):
+        strings[i] = text[begin:end]
+        begin = end
+    return strings

@@ -1,0 +1,34 @@
+"""Arguments of layers, in their configs: as Keras saves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfra._keras import keras
+from tfra.dynamic_embedding._creators import CuckooHashTableCreator, HkvHashTableCreator
+
+for _creator in (CuckooHashTableCreator, HkvHashTableCreator):
+    keras.saving.register_keras_serializable(package="tfra")(_creator)
+
+# Arguments that Keras' own layers deal with.
+_OF_KERAS = ("dtype", "activity_regularizer")
+
+
+def serialize(value: Any) -> Any:
+    """Returns an argument as a config has it."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (str, bool, int, float, list, tuple)):
+        return value
+    return keras.saving.serialize_keras_object(value)
+
+
+def deserialize(value: Any, name: str) -> Any:
+    """Returns what `serialize` was given."""
+    if isinstance(value, dict) and name not in _OF_KERAS:
+        return keras.saving.deserialize_keras_object(value)
+    return value
