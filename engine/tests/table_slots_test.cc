@@ -1,4 +1,6 @@
 // Whole rows: what LookupRows reads, Assign writes and CopyWithRule takes to another table.
+#include <cmath>
+
 #include "table_helpers.h"
 
 namespace tfra::test {
@@ -48,6 +50,16 @@ TEST(CustomSlotsAreReadAndWrittenByTheCaller) {
                                ValueType::kFloat32, {})
               .code() == StatusCode::kInvalidArgument);
   }
+}
+
+TEST(CustomSlotsMayStartAsNan) {
+  const double nan = std::nan("");
+  const RuleSpec rule = CustomRule({{"copy", false, nan}});
+  CHECK(rule == CustomRule({{"copy", false, nan}}));
+  CHECK(!(rule == CustomRule({{"copy", false, 0.0}})));
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1);
+  options.rule = rule;
+  CHECK(std::isnan(LookupRows(*MakeTable(options), TestKeys(KeyType::kInt64, {1})).slots[0]));
 }
 
 TEST(CustomSlotsBelongToTheCustomRule) {

@@ -20,6 +20,7 @@ except ImportError as error:
     ) from error
 
 from tensorflow.python.eager import record
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
@@ -30,6 +31,7 @@ __all__ = [
     "ResourceVariable",
     "Saveable",
     "in_plain_graph",
+    "is_while_loop",
     "ops",
     "tape_may_record",
     "tf",
@@ -79,6 +81,11 @@ ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 def in_plain_graph() -> bool:
     """Whether ops are added to a graph of TF1 style, that a Session runs."""
     return not tf.executing_eagerly() and not tf.inside_function()
+
+
+def is_while_loop(graph: Any) -> bool:
+    """Whether a graph is the body of a tf.while_loop."""
+    return isinstance(graph, WhileBodyFuncGraph)
 
 
 def tape_may_record() -> bool:

@@ -1,6 +1,7 @@
 // What a table is (TableOptions) and what one optimizer step is told (UpdateParams).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,7 +55,11 @@ struct SlotSpec {
   bool scalar = false;  // One element per row instead of dim.
   double initial = 0.0;
 
-  bool operator==(const SlotSpec&) const = default;
+  // By the bits of the initial value, which may be NaN.
+  bool operator==(const SlotSpec& other) const {
+    return name == other.name && scalar == other.scalar &&
+           std::bit_cast<uint64_t>(initial) == std::bit_cast<uint64_t>(other.initial);
+  }
 };
 
 // An update rule and the switches that decide which slots a row carries.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tfra._tf import tf
@@ -38,7 +39,7 @@ def embedding_lookup(
         params: A `Variable`, or what stands for one.
         ids: Keys. Can be a tensor of any shape.
         partition_strategy: Not used; `tf.nn.embedding_lookup` has it.
-        name: A name. In eager mode and in tf.function, lookups of one name have one trainable.
+        name: Not used.
         validate_indices: Not used; `tf.nn.embedding_lookup` has it.
         max_norm: If not None, longer rows are clipped to this L2 norm.
         return_trainable: Whether to return the trainable too.
@@ -50,7 +51,7 @@ def embedding_lookup(
     Raises:
         TypeError: If `ids` are not of the key type, or `params` is something else.
     """
-    stand_in = stand_in_of(params, name)
+    stand_in = stand_in_of(params)
     ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
     rows = stand_in.lookup(ids, max_norm=max_norm)
     return (rows, stand_in) if return_trainable else rows
@@ -71,7 +72,7 @@ def embedding_lookup_unique(
         params: A `Variable`, or what stands for one.
         ids: Keys. Can be a tensor of any shape.
         partition_strategy: Not used.
-        name: A name; see `embedding_lookup`.
+        name: Not used.
         validate_indices: Not used.
         max_norm: If not None, longer rows are clipped to this L2 norm.
         return_trainable: Whether to return the trainable too.
@@ -79,7 +80,7 @@ def embedding_lookup_unique(
     Returns:
         A tensor of shape `ids.shape + [dim]`; see `embedding_lookup`.
     """
-    stand_in = stand_in_of(params, name)
+    stand_in = stand_in_of(params)
     ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
     unique, numbers = tf.unique(tf.reshape(ids, [-1]))
     rows = stand_in.lookup(unique, max_norm=max_norm)
@@ -114,7 +115,7 @@ def embedding_lookup_sparse(
         sp_ids: A `tf.SparseTensor` in row-major order, or a `tf.RaggedTensor`.
         sp_weights: None, or weights for the ids, of the same kind and shape.
         partition_strategy: Not used.
-        name: A name; see `embedding_lookup`.
+        name: Not used.
         combiner: "sum"; "mean", the weighted sum divided by the total weight; or "sqrtn", divided
             by the root of the sum of the squares of the weights.
         max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
@@ -131,7 +132,7 @@ def embedding_lookup_sparse(
         raise ValueError(
             f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
         )
-    stand_in = stand_in_of(params, name)
+    stand_in = stand_in_of(params)
     bags = _bags(sp_ids, sp_weights, stand_in.params.key_dtype)
     rows = bags.lookup(stand_in, combiner, max_norm=max_norm)
     return (rows, stand_in) if return_trainable else rows
@@ -150,7 +151,8 @@ def safe_embedding_lookup_sparse(
 ) -> Any:
     """Does what `embedding_lookup_sparse` does, whatever the weights and however empty the rows.
 
-    Ids whose weight is not positive are left out. Any id is valid, negative ones too.
+    Unless rows are summed, ids whose weight is not positive are left out. Any id is valid, negative
+    ones too.
 
     Args:
         embedding_weights: A `Variable`, or what stands for one.
@@ -158,7 +160,7 @@ def safe_embedding_lookup_sparse(
         sparse_weights: None, or weights for the ids, of the same kind and shape.
         combiner: "sum", "mean" or "sqrtn"; see `embedding_lookup_sparse`.
         default_id: The id for rows that have none; without it, they give zeros.
-        name: A name; see `embedding_lookup`.
+        name: Not used.
         partition_strategy: Not used.
         max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
         return_trainable: Whether to return the trainable too.
@@ -172,12 +174,13 @@ def safe_embedding_lookup_sparse(
     """
     if embedding_weights is None:
         raise ValueError(f"`embedding_weights`: expected a Variable, received {embedding_weights}")
+    _check_kinds(sparse_ids, sparse_weights)
     ids, weights = _as_sparse(sparse_ids), _as_sparse(sparse_weights)
-    if weights is not None and isinstance(ids, tf.SparseTensor):
+    if weights is not None and combiner != "sum":
         positive = weights.values > 0
         ids = tf.sparse.retain(ids, positive)
         weights = tf.sparse.retain(weights, positive)
-    if default_id is not None and isinstance(ids, tf.SparseTensor):
+    if default_id is not None:
         ids, weights = _fill_empty_rows(ids, weights, default_id)
     return embedding_lookup_sparse(
         embedding_weights,
@@ -191,25 +194,47 @@ def safe_embedding_lookup_sparse(
     )
 
 
-def trainable_wrapper_filter(variables: Any) -> list[TrainableWrapper]:
-    """Returns those of some variables that stand for tables."""
-    return [v for v in tf.nest.flatten(variables) if isinstance(v, TrainableWrapper)]
+def trainable_wrapper_filter(
+    iterable_object_in: Iterable[Any],
+    test_unaggregated_function: Callable[[Any], bool] | None = None,
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Separates variables that stand for tables from others.
+
+    Args:
+        iterable_object_in: Variables.
+        test_unaggregated_function: What tells those that stand for tables.
+
+    Returns:
+        A pair of tuples: the others, and those that stand for tables.
+    """
+    is_table = test_unaggregated_function or (lambda item: isinstance(item, TrainableWrapper))
+    others: list[Any] = []
+    tables: list[Any] = []
+    for item in iterable_object_in:
+        (tables if is_table(item) else others).append(item)
+    return tuple(others), tuple(tables)
 
 
 def _bags(ids: Any, weights: Any, dtype: tf.DType) -> Bags:
-    for kind, make in ((tf.SparseTensor, Bags.of_sparse), (tf.RaggedTensor, Bags.of_ragged)):
-        if not isinstance(ids, kind):
-            continue
-        if weights is not None and not isinstance(weights, kind):
-            raise TypeError(
-                f"`sp_weights`: expected None or a {kind.__name__}, as the ids are, received "
-                f"{type(weights).__name__}"
-            )
-        arguments.keys_tensor(ids.values if kind is tf.SparseTensor else ids.flat_values, dtype)
-        return make(ids, weights)
-    raise TypeError(
-        f"`sp_ids`: expected a SparseTensor or a RaggedTensor, received {type(ids).__name__}"
-    )
+    _check_kinds(ids, weights)
+    if isinstance(ids, tf.RaggedTensor):
+        arguments.keys_tensor(ids.flat_values, dtype)
+        return Bags.of_ragged(ids, weights)
+    arguments.keys_tensor(ids.values, dtype)
+    return Bags.of_sparse(ids, weights)
+
+
+def _check_kinds(ids: Any, weights: Any) -> None:
+    if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"`sp_ids`: expected a SparseTensor or a RaggedTensor, received {type(ids).__name__}"
+        )
+    kind = tf.RaggedTensor if isinstance(ids, tf.RaggedTensor) else tf.SparseTensor
+    if weights is not None and not isinstance(weights, kind):
+        raise TypeError(
+            f"`sp_weights`: expected None or a {kind.__name__}, as the ids are, received "
+            f"{type(weights).__name__}"
+        )
 
 
 def _as_sparse(tensor: Any) -> Any:

@@ -57,6 +57,10 @@ class TableGradient:
         return TableGradient(self.stand_in, keys, values)
 
 
+# Of classes that come before an optimizer's own, which mypy is not told of.
+_Base: Any = object
+
+
 class _Step(threading.local):
     """The tables' part of the step that a thread is taking: replicas are threads."""
 
@@ -89,7 +93,7 @@ class _LossScale(float):
         return float.__rtruediv__(self, gradient)
 
 
-class TrainsTables:
+class TrainsTables(_Base):  # type: ignore[misc]
     """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
 
     plain_class: type
@@ -98,12 +102,12 @@ class TrainsTables:
     @property
     def loss_scale_factor(self) -> _LossScale | None:
         """As Keras has it."""
-        factor = vars(self).get("loss_scale_factor")
+        factor = self.__dict__.get("loss_scale_factor")
         return None if factor is None else _LossScale(factor)
 
     @loss_scale_factor.setter
     def loss_scale_factor(self, factor: float | None) -> None:
-        vars(self)["loss_scale_factor"] = factor
+        self.__dict__["loss_scale_factor"] = factor
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         dense: list[tuple[Any, Any]] = []
@@ -114,20 +118,20 @@ class TrainsTables:
             else:
                 dense.append((gradient, variable))
         with _taking_step(list(tables.values())):
-            super()._backend_apply_gradients(  # type: ignore[misc]
+            super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
 
     def _clip_gradients(self, grads: Any) -> Any:
-        steps = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        steps = self.gradient_accumulation_steps
         if steps:
             tables = [_take_accumulated(gradient, steps) for gradient in _step.given]
         else:
             tables = _step.given
-        if self.clipnorm or self.global_clipnorm or self.clipvalue:  # type: ignore[attr-defined]
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
             tables = [gradient.summed() for gradient in tables]
             grads = [*grads, *(gradient.values for gradient in tables)]
-            grads = super()._clip_gradients(grads)  # type: ignore[misc]
+            grads = super()._clip_gradients(grads)
             count = len(grads) - len(tables)
             clipped = zip(tables, grads[count:], strict=True)
             tables = [dataclasses.replace(table, values=values) for table, values in clipped]
@@ -136,24 +140,36 @@ class TrainsTables:
         return grads
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        super()._apply_weight_decay(variables)  # type: ignore[misc]
-        if self.weight_decay is None:  # type: ignore[attr-defined]
+        super()._apply_weight_decay(variables)
+        if self.weight_decay is None:
             return
         stand_ins = [gradient.stand_in for gradient in _step.clipped]
-        _step.decayed = {id(s) for s in stand_ins if self._use_weight_decay(s)}  # type: ignore[attr-defined]
+        _step.decayed = {id(s) for s in stand_ins if self._use_weight_decay(s)}
 
-    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]
+    def _backend_update_step(
+        self, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
         for gradient in _step.clipped:
-            decay = self.weight_decay if id(gradient.stand_in) in _step.decayed else None  # type: ignore[attr-defined]
+            decay = self.weight_decay if id(gradient.stand_in) in _step.decayed else None
             _in_all_replicas(
                 gradient, lambda g, decay=decay: self._update_table(g, learning_rate, decay)
             )
 
     def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
-        super()._backend_increment_gradient_accumulators(grads, acc_grads)  # type: ignore[misc]
+        super()._backend_increment_gradient_accumulators(grads, acc_grads)
         for gradient in _step.given:
             _accumulate(gradient)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        averages = self._model_variables_moving_average
+        pairs = zip(trainable_variables, averages, strict=True)
+        dense = [(v, a) for v, a in pairs if not isinstance(v, TrainableWrapper)]
+        self.__dict__["_model_variables_moving_average"] = [average for _, average in dense]
+        try:
+            super()._update_model_variables_moving_average([v for v, _ in dense])
+        finally:
+            self.__dict__["_model_variables_moving_average"] = averages
 
     def _update_table(
         self, gradient: TableGradient, learning_rate: Any, decay: float | None
@@ -161,7 +177,7 @@ class TrainsTables:
         params = gradient.stand_in.params
         if isinstance(gradient.stand_in, ShadowVariable):
             gradient.stand_in.note_step()
-        step = tf.cast(self.iterations, tf.int64) + 1  # type: ignore[attr-defined]
+        step = tf.cast(self.iterations, tf.int64) + 1
         rule = engine_rule(self, decay)
         if rule is not None:
             params.apply_gradients(
@@ -193,22 +209,22 @@ class TrainsTables:
         )
 
     def _unique_name(self) -> str:
-        return vars(self).setdefault("_name_in_tables", uuid.uuid4().hex)
+        return self.__dict__.setdefault("_name_in_tables", uuid.uuid4().hex)
 
     def _row_optimizer(self, dim: int, dtype: tf.DType) -> RowOptimizer:
-        made = vars(self).setdefault("_row_optimizers", {})
+        made = self.__dict__.setdefault("_row_optimizers", {})
         if (dim, dtype) not in made:
             made[dim, dtype] = RowOptimizer(self, self.plain_class, dim, dtype.name)
         return made[dim, dtype]
 
 
-class _ChecksTables:
+class _ChecksTables(_Base):  # type: ignore[misc]
     """What a LossScaleOptimizer does differently for tables."""
 
     def check_finite(self, grads: Any) -> Any:
         """As Keras has it, which would make rows of all keys."""
         grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        return super().check_finite(grads)  # type: ignore[misc]
+        return super().check_finite(grads)
 
 
 _adopted: dict[type, type] = {}

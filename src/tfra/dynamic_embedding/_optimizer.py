@@ -9,7 +9,7 @@ from tfra._tf import tf
 from tfra.dynamic_embedding import _keras_optimizer, _v1_optimizer
 
 
-def DynamicEmbeddingOptimizer(  # noqa: N802 - The name that programs call.
+def DynamicEmbeddingOptimizer(
     self: Any, bp_v2: bool = False, synchronous: bool = False, **kwargs: Any
 ) -> Any:
     """Makes an optimizer able to train tables.

@@ -53,7 +53,10 @@ class Bags:
         if weights is not None:
             weights = tf.cast(weights.flat_values, tf.float32)
         shape = tf.concat(
-            [[ids.nrows(tf.int64)], tf.constant(ids.shape[1:-1].as_list(), tf.int64, [len(ids.shape) - 2])],
+            [
+                [ids.nrows(tf.int64)],
+                tf.constant(ids.shape[1:-1].as_list(), tf.int64, [len(ids.shape) - 2]),
+            ],
             axis=0,
         )
         return cls(
@@ -102,7 +105,8 @@ class Bags:
             stand_in: Of the Variable.
             combiner: "sum", "mean" or "sqrtn"; without weights also what comes after `tf.reduce_`,
                 or a function of a ragged tensor and `axis`.
-            training, max_norm: As for `TrainableWrapper.lookup`.
+            training: As for `TrainableWrapper.lookup`.
+            max_norm: As for `TrainableWrapper.lookup`.
         """
         params = stand_in.params
         max_norm = stand_in.max_norm if max_norm is None else max_norm
@@ -121,11 +125,9 @@ class Bags:
         if not stand_in.records():
             return params.lookup_pooled(self.keys, self.row_splits, weights, combiner)
 
-        @tf.custom_gradient
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
         def lookup(target: tf.Tensor, weights: tf.Tensor) -> Any:
-            pooled = params.lookup_pooled(
-                self.keys, self.row_splits, weights, combiner, training
-            )
+            pooled = params.lookup_pooled(self.keys, self.row_splits, weights, combiner, training)
 
             def gradient(upstream: tf.Tensor) -> Any:
                 keys, values = ops.tfra_pooled_gradient(

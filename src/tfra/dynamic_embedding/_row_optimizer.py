@@ -7,6 +7,7 @@ and no storage of its own, and so are the slots that it makes for the variable.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,29 @@ from tfra.dynamic_embedding._rules import CustomRule, Slot
 # Their steps depend on statistics of the whole variable, which a batch of rows does not give.
 _WHOLE_VARIABLE = ("Adafactor", "Lamb", "Muon")
 
-# What the optimizer itself does, before rows come here.
-_DONE_BEFORE = (
-    "built",
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-    "gradient_accumulation_steps",
-    "loss_scale_factor",
-    "use_ema",
-    "weight_decay",
-)
+
+class _Live:
+    """A block's rows whenever they are used, as a variable of TensorFlow: not as they are now."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self._block.rows, dtype=dtype, name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._block.rows, name)
+
+
+def _operator(name: str) -> Any:
+    return lambda self, *others: getattr(self._block.rows, name)(*others)
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+    setattr(_Live, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(_Live, f"__r{_name}__", _operator(f"__r{_name}__"))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
+    setattr(_Live, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 class Block(keras.Variable):  # type: ignore[misc]
@@ -49,9 +62,17 @@ class Block(keras.Variable):  # type: ignore[misc]
         self.row_initializer = initializer
 
     @property
-    def value(self) -> tf.Tensor:
-        """The rows."""
+    def value(self) -> _Live:
+        """Stands in for a variable of TensorFlow."""
+        return _Live(self)
+
+    @property
+    def rows(self) -> tf.Tensor | None:
+        """The rows as they are now."""
         return self._value
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self._value, dtype=dtype, name=name)
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -95,7 +116,9 @@ class _OnBlocks(keras.optimizers.Optimizer):  # type: ignore[misc]
     ) -> Any:
         return self._add_slot(reference_variable.elements, name, initializer)
 
-    def add_variable(self, shape: Any, initializer: Any = "zeros", *args: Any, **kwargs: Any) -> Any:
+    def add_variable(
+        self, shape: Any, initializer: Any = "zeros", *args: Any, **kwargs: Any
+    ) -> Any:
         if len(shape) > 0 and shape[0] is None:
             elements = shape[-1] if len(shape) > 1 else 1
             return self._add_slot(elements, kwargs.get("name"), initializer)
@@ -132,28 +155,30 @@ class RowOptimizer:
         refuse_whole_variable(cls)
         self._optimizer = optimizer
         self._dim = dim
+        self._lock = threading.Lock()  # Blocks are for one step at a time.
         with tf.init_scope():
-            self._copy = _copy_of(optimizer, cls, dtype)
+            self._copy, own = _copy_of(optimizer, cls, dtype)
             self._block = Block(dim, dtype, "rows")
             # Some optimizers start slots from the variable.
             probe = tf.fill([1, dim], tf.constant(0.4375, dtype))
             self._block.assign(probe)
+            before = dict(vars(self._copy))
             self._copy.build([self._block])
             self._slots = self._copy.slot_blocks
             self.slots = [self._describe(slot, probe) for slot in self._slots]
         self.rule = CustomRule(tuple(self.slots), dim)
-        own = ("_iterations", "_learning_rate")
-        self._shared = [
-            name
-            for name, value in vars(self._copy).items()
-            if isinstance(value, keras.Variable) and not isinstance(value, Block) and name not in own
-        ]
+        # What is the optimizer's to change: hyper-parameters, and state that is not of one
+        # variable, such as Nadam's product.
+        now = vars(self._copy)
+        built = {name for name in now if name not in before or now[name] is not before[name]}
+        state = {name for name in built if _is_state(now[name])}
+        self._shared = (own - built) | state
 
     def _describe(self, slot: Block, probe: tf.Tensor) -> Slot:
         if slot.elements not in (1, self._dim):
             raise NotImplementedError(self._refusal(f"its slot {slot.name!r} has another shape"))
-        if slot.value is not None:
-            if slot.elements != self._dim or not np.array_equal(slot.value, probe):
+        if slot.rows is not None:
+            if slot.elements != self._dim or not np.array_equal(slot.rows, probe):
                 raise NotImplementedError(self._refusal(f"it assigns {slot.name!r} in build()"))
             return Slot(slot.name, slot.elements, float("nan"))  # Stands for the row's own value.
         initial = np.asarray(slot.row_initializer((1, slot.elements), dtype="float32"))
@@ -170,13 +195,14 @@ class RowOptimizer:
         self, gradients: tf.Tensor, rows: tf.Tensor, slots: tf.Tensor, learning_rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what the rows and their slots (n, all elements) are after one step."""
-        for name, value in vars(self._optimizer).items():
-            if name in _DONE_BEFORE or name.startswith("_") or name not in vars(self._copy):
-                continue
-            if isinstance(value, (float, int, bool)):
-                vars(self._copy)[name] = value
-        for name in self._shared:  # Such as Nadam's product, which the optimizer itself maintains.
-            vars(self._copy)[name] = vars(self._optimizer)[name]
+        with self._lock:
+            return self._step(gradients, rows, slots, learning_rate)
+
+    def _step(
+        self, gradients: tf.Tensor, rows: tf.Tensor, slots: tf.Tensor, learning_rate: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        theirs = vars(self._optimizer)
+        vars(self._copy).update({name: theirs[name] for name in self._shared if name in theirs})
         self._block.assign(rows)
         sizes = [slot.elements for slot in self.slots]
         parts = tf.split(slots, sizes, axis=-1) if sizes else []
@@ -184,8 +210,8 @@ class RowOptimizer:
             fresh = np.isnan(slot.initial)
             block.assign(tf.where(tf.math.is_nan(part), rows, part) if fresh else part)
         self._copy.update_step(gradients, self._block, learning_rate)
-        after = [tf.reshape(block.value, [-1, block.elements]) for block in self._slots]
-        rows = self._block.value
+        after = [tf.reshape(block.rows, [-1, block.elements]) for block in self._slots]
+        rows = self._block.rows
         for block in [self._block, *self._slots]:
             block._value = None
         return rows, tf.concat(after, axis=-1) if after else slots
@@ -202,17 +228,20 @@ def refuse_whole_variable(cls: type) -> None:
             )
 
 
-def _copy_of(optimizer: Any, cls: type, dtype: str) -> Any:
-    config = dict(optimizer.get_config())
-    config["learning_rate"] = 0.001  # An argument of each step.
-    for name in ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps"):
-        config[name] = None
-    config["use_ema"] = False
-    on_blocks = type(f"{cls.__name__}OnBlocks", (cls, _OnBlocks), {"__new__": _plain_new})
-    copy = on_blocks.from_config(config)
+def _is_state(value: Any) -> bool:
+    return isinstance(value, keras.Variable) and not isinstance(value, Block)
+
+
+def _copy_of(optimizer: Any, cls: type, dtype: str) -> tuple[Any, set[str]]:
+    """An optimizer that deals in blocks, and the names of the attributes that are the user's.
+
+    It has those of the other one, but for what Keras' base class keeps. Not made from the config,
+    which users' optimizers may not have all in.
+    """
+    on_blocks = type(f"{cls.__name__}OnBlocks", (cls, _OnBlocks), {})
+    copy: Any = object.__new__(on_blocks)
+    keras.optimizers.Optimizer.__init__(copy, learning_rate=0.001)  # An argument of each step.
     vars(copy).update(slot_blocks=[], row_dtype=dtype, parent=optimizer)  # Not to be tracked.
-    return copy
-
-
-def _plain_new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    return object.__new__(cls)
+    own = {name for name in vars(optimizer) if name not in vars(copy)}
+    vars(copy).update({name: vars(optimizer)[name] for name in own})
+    return copy, own

@@ -61,9 +61,7 @@ class Shards:
         ]
         return None if tf.executing_eagerly() else tf.group(*written, name=name)
 
-    def read(
-        self, method: str, keys: tf.Tensor, name: str | None = None, **options: Any
-    ) -> Any:
+    def read(self, method: str, keys: tf.Tensor, name: str | None = None, **options: Any) -> Any:
         """Calls a method of each table with its keys; results come back in the order of `keys`."""
         if len(self.tables) == 1:
             if name is not None:
@@ -77,7 +75,9 @@ class Shards:
         ]
         if not isinstance(found[0], tuple):
             return _stitch(numbers, found, keys, name)
-        return tuple(_stitch(numbers, list(results), keys, None) for results in zip(*found))
+        return tuple(
+            _stitch(numbers, list(results), keys, None) for results in zip(*found, strict=True)
+        )
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""

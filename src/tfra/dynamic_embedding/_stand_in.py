@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from tfra._keras import calling_optimizer, is_rebuilding, keras, require_backend
-from tfra._tf import ResourceVariable, in_plain_graph, ops, tf, tape_may_record
+from tfra._tf import ResourceVariable, in_plain_graph, is_while_loop, ops, tape_may_record, tf
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._variable import Variable
 
@@ -28,12 +30,19 @@ class TrainableWrapper:
     `embedding_lookup` makes a variable of TensorFlow that is a `TrainableWrapper` too.
 
     Attributes:
-        params: The `Variable` whose rows are trained.
         max_norm: If not None, rows longer than this are clipped when they are looked up.
     """
 
-    params: Variable
     max_norm: float | None
+    _params: Callable[[], Variable | None]
+
+    @property
+    def params(self) -> Variable:
+        """The `Variable` whose rows are trained."""
+        params = self._params()
+        if params is None:
+            raise ReferenceError("The Variable that this stands for is gone.")
+        return params
 
     def lookup(
         self, ids: tf.Tensor, training: bool | None = None, max_norm: float | None = None
@@ -115,7 +124,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
                 autocast=False,
                 name=re.sub(r"[/:]", "_", name),
             )
-        self.params = params
+        self._params = lambda: params
         self.max_norm = max_norm
         self._lookups = 0
         self._steps = 0
@@ -140,14 +149,18 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         self._note_lookup()
         return self.value.handle
 
+    # Every optimizer of Keras asks for these two, and thereby learns to update tables.
+
+    @property
+    def value(self) -> Any:
+        """The variable of TensorFlow, which has no rows."""
+        _adopt_caller()
+        return super().value
+
     @property
     def overwrite_with_gradient(self) -> bool:
-        """Asked for by every optimizer of Keras, which thereby learns to update tables."""
-        optimizer = calling_optimizer()
-        if optimizer is not None:
-            from tfra.dynamic_embedding._keras_optimizer import adopt
-
-            adopt(optimizer)
+        """Whether optimizers replace it by its gradient."""
+        _adopt_caller()
         return False
 
     @overwrite_with_gradient.setter
@@ -193,7 +206,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
             collections=[keys.LOCAL_VARIABLES, keys.TRAINABLE_VARIABLES],
             name=name,
         )
-        self.params = params
+        self._params = lambda: params
         self.max_norm = None
 
     def records(self) -> bool:
@@ -205,29 +218,45 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         return self.handle
 
 
-@tf.RegisterGradient("TfraTrainableRows")
+def _adopt_caller() -> None:
+    optimizer = calling_optimizer()
+    if optimizer is not None:
+        from tfra.dynamic_embedding._keras_optimizer import adopt
+
+        adopt(optimizer)
+
+
+@tf.RegisterGradient("TfraTrainableRows")  # type: ignore[untyped-decorator]
 def _trainable_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    if is_while_loop(getattr(op, "graph", None)):
+        raise NotImplementedError(
+            "Gradients of rows can't be taken in the body of a tf.while_loop, whose gradient adds "
+            "up tensors of one shape. Look the rows up before the loop."
+        )
     keys, rows = op.inputs[1], op.inputs[2]
     gradients = tf.reshape(gradient, [-1, rows.shape[-1]])
     return [tf.IndexedSlices(gradients, tf.reshape(keys, [-1])), None, None]
 
 
-def stand_in_of(params: Variable | TrainableWrapper, name: str | None = None) -> TrainableWrapper:
-    """Returns what stands for a Variable in a lookup of that name.
+def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
+    """Returns what stands for a Variable in lookups, which is made when first asked for.
 
-    It is made when first asked for; in a graph of TF1 style for each lookup, and then it is one of
-    the graph's trainable variables. What is one already is returned as it is.
+    In a graph of TF1 style, it is one of the graph's trainable variables. What is one already is
+    returned as it is.
     """
     if isinstance(params, TrainableWrapper):
         return params
     _check_params(params)
-    name = name or f"{params.name}_shadow"
-    if in_plain_graph():
-        return GraphTrainableWrapper(params, name)
-    found = params.stand_ins.get(name)
+    owner = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+    found = params.stand_ins.get(owner)
     if found is None:
-        found = ShadowVariable(params, name, trainable=params.trainable)
-        params.stand_ins[name] = found
+        name = f"{params.name}_shadow"
+        if owner is None:
+            found = ShadowVariable(params, name, trainable=params.trainable)
+        else:
+            found = GraphTrainableWrapper(params, name)
+        found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
+        params.stand_ins[owner] = found
     return found
 
 

@@ -19,6 +19,9 @@ from tfra.dynamic_embedding._stand_in import (
     TrainableWrapper,
 )
 
+# Of classes that come before an optimizer's own, which mypy is not told of.
+_Base: Any = object
+
 
 class _Rows:
     """A variable for one step, with what optimizers use of variables."""
@@ -46,10 +49,18 @@ class _Rows:
         return [op for op in made if op is not None]
 
 
-class TrainsTables:
+class TrainsTables(_Base):  # type: ignore[misc]
     """What optimizers of `tf.compat.v1.train` do differently for tables."""
 
     bp_v2 = False
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Applies gradients; a table's, if lookups gave it several times, once."""
+        once: dict[int, tuple[Any, Any]] = {}
+        for number, (gradient, variable) in enumerate(grads_and_vars):
+            is_table = isinstance(variable, TrainableWrapper)
+            once.setdefault(id(variable) if is_table else number, (gradient, variable))
+        return super().apply_gradients(list(once.values()), *args, **kwargs)
 
     def _create_slots(self, var_list: Any) -> None:
         # Shadows have no rows, of which initial values of slots could be seen.
@@ -57,64 +68,70 @@ class TrainsTables:
             GraphTrainableWrapper(v.params, "slots") if isinstance(v, ShadowVariable) else v
             for v in var_list
         ]
-        super()._create_slots(seen)  # type: ignore[misc]
+        super()._create_slots(seen)
 
     def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Any:
         if isinstance(var, TrainableWrapper):
-            return self._note_slot(var, slot_name, val)
-        return super()._get_or_make_slot(var, val, slot_name, op_name)  # type: ignore[misc]
+            return self._note_slot(var, slot_name, tf.get_static_value(tf.convert_to_tensor(val)))
+        return super()._get_or_make_slot(var, val, slot_name, op_name)
 
     def _get_or_make_slot_with_initializer(
         self, var: Any, initializer: Any, shape: Any, dtype: Any, slot_name: str, op_name: str
     ) -> Any:
         if isinstance(var, TrainableWrapper):
-            return self._note_slot(var, slot_name, initializer(shape, dtype=dtype))
-        return super()._get_or_make_slot_with_initializer(  # type: ignore[misc]
+            return self._note_slot(var, slot_name, _evaluate(initializer, shape, dtype))
+        return super()._get_or_make_slot_with_initializer(
             var, initializer, shape, dtype, slot_name, op_name
         )
 
     def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Any:
         if isinstance(var, TrainableWrapper):
-            return self._note_slot(var, slot_name, tf.zeros([1, var.params.dim]))
-        return super()._zeros_slot(var, slot_name, op_name)  # type: ignore[misc]
+            return self._note_slot(var, slot_name, np.zeros([1, var.params.dim]))
+        return super()._zeros_slot(var, slot_name, op_name)
 
-    def _note_slot(self, var: TrainableWrapper, name: str, value: Any) -> None:
-        initial = tf.get_static_value(tf.convert_to_tensor(value))
+    def _note_slot(self, var: TrainableWrapper, name: str, initial: Any) -> None:
         dim = var.params.dim
         if initial is None or initial.shape != (1, dim) or np.any(initial != initial[0, 0]):
             raise NotImplementedError(
                 f"{type(self).__name__} can't train a table: its slot {name!r} does not start with "
                 "one number everywhere."
             )
-        slots = vars(self).setdefault("_slots_of_tables", {})
+        slots = self.__dict__.setdefault("_slots_of_tables", {})
         slots.setdefault(id(var.params), {})[name] = Slot(name, dim, float(initial[0, 0]))
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the slot of a variable."""
         if isinstance(var, _Rows):
             return var.slots[name]
-        return super().get_slot(var, name)  # type: ignore[misc]
+        return super().get_slot(var, name)
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
         if not isinstance(handle, TrainableWrapper):
-            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)  # type: ignore[misc]
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         if isinstance(handle, ShadowVariable):
             handle.note_step()
         params = handle.params
         keys, gradients = sum_gradients(indices, grad)
-        slots = vars(self).get("_slots_of_tables", {}).get(id(params), {})
+        slots = self.__dict__.get("_slots_of_tables", {}).get(id(params), {})
         rule = CustomRule(tuple(slots.values()), params.dim)
 
         def update(rows: tf.Tensor, slot_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             parts = tf.split(slot_rows, len(slots), axis=-1) if slots else []
             step = _Rows(rows, {n: _Rows(p) for n, p in zip(slots, parts, strict=True)})
             with tf.control_dependencies(step.assignments()):
-                applied = self._resource_apply_dense(gradients, step)  # type: ignore[attr-defined]
+                applied = self._resource_apply_dense(gradients, step)
             with tf.control_dependencies([] if applied is None else [applied]):
                 after = [slot.read() for slot in step.slots.values()]
                 return step.read(), tf.concat(after, axis=-1) if after else slot_rows
 
         return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
+
+
+def _evaluate(initializer: Any, shape: Any, dtype: Any) -> Any:
+    if tf.executing_eagerly():
+        return initializer(shape, dtype=dtype).numpy()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(initializer(shape, dtype=dtype))
 
 
 _adopted: dict[type, type] = {}

@@ -128,8 +128,8 @@ class Variable(AutoTrackable):  # type: ignore[misc]
             tables.append(table)
         self._shards = self._no_dependency(Shards(tables, partitioner))
         self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
-        # What stands for it in training, by name; see _stand_in.py. Those hold on to this Variable.
-        self.stand_ins = self._no_dependency(weakref.WeakValueDictionary())
+        # What stands for it in training: by graph, and for None everywhere else. See _stand_in.py.
+        self.stand_ins = self._no_dependency({})
         self._add_to_graph()
 
     def _seed_name(self) -> str:
@@ -496,9 +496,7 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         if add:
             new_rows, new_slots = new_rows - rows, new_slots - slots
         new_rows = tf.cast(new_rows, self._value_dtype)
-        return self._shards.write(
-            "write_rows", keys, (new_rows, new_slots), rule=rule, add=add
-        )
+        return self._shards.write("write_rows", keys, (new_rows, new_slots), rule=rule, add=add)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

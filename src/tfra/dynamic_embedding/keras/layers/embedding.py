@@ -302,8 +302,8 @@ Embedding = BasicEmbedding
 class SquashedEmbedding(BasicEmbedding):
     """An embedding layer that combines all rows of an example.
 
-    The result has shape `(batch_size, embedding_size)`, or `(embedding_size,)` for a single example,
-    which is ids of one dimension. The arguments are those of `Embedding`.
+    The result has shape `(batch_size, embedding_size)`, or `(embedding_size,)` for a single
+    example, which is ids of one dimension. The arguments are those of `Embedding`.
 
     Example:
     >>> layer = tfra.dynamic_embedding.keras.layers.SquashedEmbedding(8, combiner="mean")
@@ -457,9 +457,9 @@ def _ids_of(ids: Any, dtype: tf.DType) -> Any:
     if not tf.is_tensor(ids) and not arguments.holds_tensors(ids):
         return arguments.keys_tensor(ids, dtype)
     ids = tf.convert_to_tensor(ids)
-    if ids.dtype != dtype and ids.dtype.is_integer and dtype.is_integer:
-        if ids.dtype.min >= dtype.min and ids.dtype.max <= dtype.max:
-            return tf.cast(ids, dtype)
+    integers = ids.dtype.is_integer and dtype.is_integer
+    if integers and ids.dtype.min >= dtype.min and ids.dtype.max <= dtype.max:
+        return tf.cast(ids, dtype)
     if ids.dtype.is_floating and is_rebuilding():
         return tf.zeros(tf.shape(ids), dtype)  # Placeholders, of which only the shape is right.
     _check_ids_dtype(ids.dtype, dtype)
