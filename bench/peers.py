@@ -28,6 +28,15 @@ PEER_ENVIRONMENT = {
     "PYTHONPATH": "",  # nothing of our environment may shadow the peer's packages
     "PYTHONNOUSERSITE": "1",
 }
+TORCH = ROOT / ".venvs" / "torch-2.13.0"
+TORCH_PYTHON = TORCH / "bin" / "python"
+TORCH_REQUIREMENTS = ("torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=2,<3")
+TORCH_ENVIRONMENT = {
+    # Threads that wait by spinning make PyTorch up to ten times slower on a machine that is shared.
+    "GOMP_SPINCOUNT": "1000",
+    "PYTHONPATH": "",
+    "PYTHONNOUSERSITE": "1",
+}
 # TensorFlow is called both ways, in turns, and the best result counts.
 MODES = ("function", "eager")
 SETUP_NEEDS_PYTHON = 3
@@ -60,15 +69,49 @@ def set_up_peer() -> str | None:
     return None if code == 0 else f"its installation failed with exit code {code}"
 
 
+def set_up_torch() -> str | None:
+    """Makes the environment of PyTorch and FBGEMM; returns why it cannot be measured, if so."""
+    stamp, wanted = TORCH / ".complete", "\n".join(TORCH_REQUIREMENTS)
+    if stamp.exists() and stamp.read_text() == wanted and TORCH_PYTHON.exists():
+        say(f"torch: {TORCH.relative_to(ROOT)} is ready")
+        return None
+    python = next(
+        filter(_is_python_3_11, (f"{path}/python3.11" for path in os.get_exec_path())), ""
+    )
+    if not python:
+        return "needs python3.11"
+    say(f"torch: installing {' '.join(TORCH_REQUIREMENTS)} in {TORCH.relative_to(ROOT)}")
+    install = [str(TORCH_PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    for command in (
+        [python, "-m", "venv", "--clear", str(TORCH)],
+        [*install, *TORCH_REQUIREMENTS],
+    ):
+        code = subprocess.run(command, check=False).returncode
+        if code != 0:
+            return f"its installation failed with exit code {code}"
+    stamp.write_text(wanted)
+    return None
+
+
+def _is_python_3_11(path: str) -> bool:
+    """Tries a candidate: it may be a version manager's shim that cannot start."""
+    if not os.access(path, os.X_OK):
+        return False
+    code = "import sys, venv, ensurepip; assert sys.version_info[:2] == (3, 11)"
+    return subprocess.run([path, "-c", code], capture_output=True, check=False).returncode == 0
+
+
 def describe(record: Record) -> str:
     """Returns a record as a line of progress."""
     if "bytes_per_key" in record:
         number = f"{record['bytes_per_key']:8.1f} bytes per key"
+    elif "examples_per_second" in record:
+        number = f"{record['examples_per_second'] / 1e3:8.2f} k examples/s"
     elif "calls_per_second" in record:
         number = f"{record['calls_per_second'] / 1e3:8.2f} k calls/s"
     else:
         number = f"{record['keys_per_second'] / 1e6:8.2f} M keys/s"
-    return f"  {record['system']:<9} {record['mode']:<9} {record['workload']:<15} {number}"
+    return f"  {record['system']:<9} {record['mode']:<9} {record['workload']:<18} {number}"
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[Record]:
@@ -222,6 +265,7 @@ def run_comparison(
     keys: tuple[list[int], list[int]],
     measure_all: Callable[[argparse.Namespace, bool], list[Record]],
     table: Callable[[dict[tuple[int, str, str], Summary]], list[str]],
+    defaults: dict[str, int] | None = None,
 ) -> int:
     """Measures, prints and writes one comparison; returns the exit code.
 
@@ -232,8 +276,11 @@ def run_comparison(
         keys: The sizes of tables, and those of a quick run.
         measure_all: Called with the arguments, and whether the peer can be measured.
         table: The lines to print.
+        defaults: Of arguments, quick run or not, where those of the others do not fit.
     """
-    arguments = parse_arguments(argument_parser(document), keys=keys[0], quick_keys=keys[1])
+    parser = argument_parser(document)
+    parser.set_defaults(**(defaults or {}))
+    arguments = parse_arguments(parser, keys=keys[0], quick_keys=keys[1])
     not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
     try:
         records = measure_all(arguments, not_measured is None)

@@ -29,6 +29,11 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
 
+# Of training examples: as many ids and numbers in each as in Criteo's logs.
+FEATURES = 26
+NUMBERS = 13
+NEW_IDS = 0.2  # the share of those that were never seen before
+
 
 class WrongResult(Exception):
     """A lookup returned something else than what was written."""
@@ -198,6 +203,72 @@ class Session:
             rows = adapter.numpy(table.lookup(adapter.native(keys_at(index))))
             checksum = self.check(rows, index, checksum)
         return checksum
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A batch of training examples."""
+
+    ids: Array  # (n, FEATURES), int64
+    numbers: Array  # (n, NUMBERS), float32
+    labels: Array  # (n, 1), float32
+
+
+class Stream:
+    """Examples like those of Criteo's logs: skewed ids, and a fifth of them never seen before.
+
+    Each feature has ids of its own. Those of its vocabulary follow Zipf's law: the id of rank r has
+    a probability proportional to 1 / r. The others are new, and do not come again. The label
+    depends on all numbers and ids of an example, so that a model can learn from both.
+
+    Args:
+        keys: Number of distinct ids in all vocabularies; rounded up to whole batches.
+        examples: Examples per batch.
+
+    Attributes:
+        count: Number of distinct ids in the vocabularies and in what was drawn so far.
+        checksum: Of everything that was yielded or drawn so far.
+    """
+
+    def __init__(self, keys: int, examples: int) -> None:
+        batches = -(-keys // (FEATURES * examples))
+        self._examples = examples
+        self._vocabulary = batches * examples
+        self._random = np.random.RandomState(0xC417E0)
+        # Divisions and a running sum are the same in every version of NumPy.
+        share = np.cumsum(1.0 / np.arange(1, self._vocabulary + 1))
+        self._share = share / share[-1]
+        self.count = self._vocabulary * FEATURES
+        self.checksum = 0
+
+    def known(self) -> Iterator[Examples]:
+        """Yields every id of the vocabularies once, in random order."""
+        ranks = [self._random.permutation(self._vocabulary) for _ in range(FEATURES)]
+        order = np.stack(ranks, axis=1)
+        for start in range(0, self._vocabulary, self._examples):
+            yield self._with_labels(order[start : start + self._examples])
+
+    def draw(self) -> Examples:
+        """Returns the next batch."""
+        shape = self._examples, FEATURES
+        number = np.searchsorted(self._share, self._random.random_sample(shape))
+        number = np.minimum(number, self._vocabulary - 1)
+        new = self._random.random_sample(shape) < NEW_IDS
+        # Further from 0 than any rank, and different for every new id of any feature.
+        count = self.count + int(np.count_nonzero(new))
+        number[new] = np.arange(self.count, count)
+        self.count = count
+        return self._with_labels(number)
+
+    def _with_labels(self, number: Array) -> Examples:
+        """Makes examples of the numbers (n, FEATURES) of their ids in each feature."""
+        ids = keys_at(number * FEATURES + np.arange(FEATURES))
+        numbers = self._random.randint(-128, 128, size=(len(ids), NUMBERS))
+        effects = (ids >> 8) % 256 - 128
+        labels = numbers.sum(axis=1, keepdims=True) + effects.sum(axis=1, keepdims=True) > 0
+        for array in (ids, numbers, labels):
+            self.checksum = zlib.crc32(np.ascontiguousarray(array).data, self.checksum)
+        return Examples(ids, (numbers / 128).astype(np.float32), labels.astype(np.float32))
 
 
 def resident_bytes() -> int:
