@@ -23,6 +23,7 @@ from tfra.dynamic_embedding._creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
+from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
 from tfra.dynamic_embedding._rules import params_text, rule_text
 from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
 
@@ -38,6 +39,7 @@ _ENGINE_RULES = {
     keras.optimizers.Adadelta: engine.Adadelta,
     keras.optimizers.Ftrl: engine.Ftrl,
     keras.optimizers.Lion: engine.Lion,
+    RowwiseAdagrad: engine.RowwiseAdagrad,
 }
 
 _SUM_OF_GRADIENTS = engine.SGD(learning_rate=1.0)

@@ -1,5 +1,5 @@
-"""Layers for Keras 3 on TensorFlow."""
+"""Layers and optimizers for Keras 3 on TensorFlow."""
 
-from tfra.dynamic_embedding.keras import layers
+from tfra.dynamic_embedding.keras import layers, optimizers
 
-__all__ = ["layers"]
+__all__ = ["layers", "optimizers"]

@@ -1,0 +1,5 @@
+"""Optimizers that Keras does not have. All of Keras' own train tables too."""
+
+from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
+
+__all__ = ["RowwiseAdagrad"]
