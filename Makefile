@@ -82,7 +82,7 @@ test-tf-matrix: $(VENV)/.ready
 	    tensorflow-cpu==$$version $$more pytest hypothesis ml_dtypes && \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall build/matrix/*.whl && \
-	  .venvs/tf-$$version/bin/python -m pytest -q tests/tensorflow || exit 1; done
+	  .venvs/tf-$$version/bin/python -m pytest -q tests/tensorflow tests/training || exit 1; done
 
 SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DTFRA_TESTS=ON -DTFRA_SANITIZE=$(2) > /dev/null && \

@@ -39,6 +39,11 @@ def value_dtype(dtype: Any) -> tf.DType:
     return _one_of(dtype, VALUE_DTYPES, "value_dtype")
 
 
+def compute_dtype(dtype: tf.DType) -> tf.DType:
+    """Returns the type that the engine computes in with values of a floating type, and of slots."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
 def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
     dtype = tf.as_dtype(dtype)
     if dtype not in known:

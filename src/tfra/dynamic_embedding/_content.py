@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfra._tf import ops, tf
+from tfra.dynamic_embedding import _arguments as arguments
 
 if TYPE_CHECKING:
     from tfra.dynamic_embedding._hash_table import HashTable
@@ -27,12 +28,8 @@ def export_tables(
 
 def content_of(tables: Sequence[HashTable]) -> Content:
     """Returns all that is saved of some tables of one kind, one table after the other."""
-    double = tables[0].value_dtype == tf.float64
-    parts = []
-    for group in _by_device(tables):
-        parts.append(
-            _op_on(ops.tfra_snapshot, group, None, Ts=tf.float64 if double else tf.float32)
-        )
+    dtype = arguments.compute_dtype(tables[0].value_dtype)
+    parts = [_op_on(ops.tfra_snapshot, group, None, Ts=dtype) for group in _by_device(tables)]
     names = ("keys", "values", "slots", "metadata", "rule")
     return {name: _concat([getattr(part, name) for part in parts]) for name in names}
 

@@ -10,10 +10,10 @@ from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, o
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._initializers import ConstantRow, RandomRows, constant_row
-from tfra.dynamic_embedding._rules import CustomRule
+from tfra.dynamic_embedding._table_training import TableTraining
 
 
-class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
+class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
     """A mutable hash table of the engine, as a TensorFlow resource.
 
     The base of the table classes. A table made with a scalar default value holds scalars; one made
@@ -371,74 +371,6 @@ class HashTable(tf.saved_model.experimental.TrackableResource):  # type: ignore[
         """
         with self._ready():
             return ops.tfra_size(self.resource_handle, name=name)
-
-    def lookup_pooled(
-        self, keys: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str
-    ) -> tf.Tensor:
-        """Combines the rows of runs of keys, with no tensor of all rows in between."""
-        with self._ready():
-            return ops.tfra_lookup_pooled(
-                self.resource_handle,
-                keys,
-                row_splits,
-                weights,
-                self._default_row(),
-                Ts=tf.float64 if self._value_dtype == tf.float64 else tf.float32,
-                combiner=combiner,
-                initial=isinstance(self._initial, RandomRows),
-            )
-
-    # --- What optimizers do; see _rules.py for rules and their texts. In the first step of an
-    # optimizer, which has a name that no other has, slots start anew.
-
-    def apply_gradients(
-        self,
-        keys: tf.Tensor,
-        gradients: tf.Tensor,
-        *,
-        rule: str,
-        params: str,
-        learning_rate: tf.Tensor,
-        step: tf.Tensor,
-        optimizer: str = "",
-    ) -> Any:
-        """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
-        with self._ready():
-            return ops.tfra_apply_gradients(
-                self.resource_handle,
-                keys,
-                gradients,
-                learning_rate,
-                step,
-                rule=rule,
-                params=params,
-                optimizer=optimizer,
-            )
-
-    def lookup_rows(
-        self, keys: tf.Tensor, *, rule: CustomRule, step: tf.Tensor, optimizer: str = ""
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the values and the slots of some keys, initial ones where they are missing."""
-        double = self._value_dtype == tf.float64
-        with self._ready():
-            rows = ops.tfra_lookup_rows(
-                self.resource_handle,
-                keys,
-                self._default_row(),
-                step,
-                Ts=tf.float64 if double else tf.float32,
-                rule=rule.text(),
-                optimizer=optimizer,
-            )
-        return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
-
-    def write_rows(
-        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, *, rule: CustomRule, add: bool
-    ) -> Any:
-        """Assigns values and slots, or adds them to those that are there."""
-        op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
-        with self._ready():
-            return op(self.resource_handle, keys, values, slots, rule=rule.text())
 
 
 def _host_of(device: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from tfra import optimizers as engine
 from tfra._keras import keras, take_name_of
 from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._pooling import sum_gradients
@@ -314,11 +315,10 @@ def _sums_of(stand_in: Any) -> HashTable:
     sums = vars(stand_in).get("gradient_sums")
     if sums is None:
         params = stand_in.params
-        double = params.value_dtype == tf.float64
         with tf.init_scope():
             sums = CuckooHashTableCreator().create(
                 key_dtype=params.key_dtype,
-                value_dtype=tf.float64 if double else tf.float32,
+                value_dtype=arguments.compute_dtype(params.value_dtype),
                 default_value=[0.0] * params.dim,
                 name=f"{params.name}-gradient_sums",
             )

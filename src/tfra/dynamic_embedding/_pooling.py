@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfra._tf import ops, tf
+from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._stand_in import TrainableWrapper
 
 Combiner = str | Callable[..., tf.Tensor]
@@ -200,8 +201,8 @@ def _sum_of(values: tf.Tensor, bags: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def sum_gradients(keys: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns each key once, and the sum of its gradients, not narrower than float32."""
-    double = gradients.dtype == tf.float64
-    summed = ops.tfra_sum_gradients(keys, gradients, Ts=tf.float64 if double else tf.float32)
+    dtype = arguments.compute_dtype(gradients.dtype)
+    summed = ops.tfra_sum_gradients(keys, gradients, Ts=dtype)
     return summed.unique_keys, summed.sums
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, ops, tf
+from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, constant_row, initial_rows
-from tfra.dynamic_embedding._rules import CustomRule
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
+from tfra.dynamic_embedding._variable_training import VariableTraining
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
 _unnamed = itertools.count()
@@ -31,7 +31,7 @@ class GraphKeys:
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
-class Variable(AutoTrackable):  # type: ignore[misc]
+class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
     """A variable of rows that are found by key, with no fixed vocabulary.
 
     A key gets a row of its own when it is first written. Looking up a key that is not there gives
@@ -324,37 +324,6 @@ class Variable(AutoTrackable):  # type: ignore[misc]
         values = self._fill_missing(keys, values, exists)
         return (values, exists) if return_exists else values
 
-    def lookup_pooled(
-        self,
-        keys: tf.Tensor,
-        row_splits: tf.Tensor,
-        weights: tf.Tensor,
-        combiner: str,
-        training: bool = False,
-    ) -> tf.Tensor:
-        """Combines the rows of each of several runs of keys; see `Bags`."""
-        if self._computed is None and self.shard_num == 1:
-            return self._shards.tables[0].lookup_pooled(keys, row_splits, weights, combiner)
-        rows = self.lookup_to_train(keys) if training else self.lookup(keys)
-        double = self._value_dtype == tf.float64
-        return ops.tfra_pool_rows(
-            rows, row_splits, weights, Ts=tf.float64 if double else tf.float32, combiner=combiner
-        )
-
-    def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
-        """Looks up rows that an optimizer will update.
-
-        Rows that a function of the user's makes are stored, since it may make others next time. All
-        other initial values are the same when the update comes to insert them.
-        """
-        if self._computed is None:
-            return self.lookup(keys)
-        keys = arguments.keys_tensor(keys, self._key_dtype)
-        values, exists = self._shards.read("lookup", keys, return_exists=True)
-        values = self._fill_missing(keys, values, exists)
-        self._shards.write("accum", keys, (values, tf.zeros_like(exists)))
-        return values
-
     def _fill_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
         """Has the user's initializer make a row for each missing key, equal keys once."""
         assert self._computed is not None
@@ -459,44 +428,6 @@ class Variable(AutoTrackable):  # type: ignore[misc]
     def restore(self, content: Content) -> Any:
         """Replaces what is in the variable by what `content` returned."""
         return self._shards.restore(content)
-
-    # --- What optimizers do.
-
-    def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
-        """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
-        return self._shards.write("apply_gradients", keys, (gradients,), **options)
-
-    def update_rows(
-        self,
-        keys: tf.Tensor,
-        update: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
-        rule: CustomRule,
-        add: bool,
-        step: Any = 0,
-        optimizer: str = "",
-    ) -> Any:
-        """Has a function compute new rows and slots from old ones.
-
-        Args:
-            keys: A vector of distinct keys.
-            update: Called with rows (n, dim), not narrower than float32, and their slots.
-            rule: What the slots are.
-            add: Whether to add the difference, so that nothing is lost if others write these rows
-                meanwhile, instead of assigning the result.
-            step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
-            optimizer: A name that no other optimizer has.
-        """
-        step = tf.cast(step, tf.int64)
-        values, slots = self._shards.read(
-            "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
-        )
-        values.set_shape([None, self._dim])
-        rows = tf.cast(values, slots.dtype)
-        new_rows, new_slots = update(rows, slots)
-        if add:
-            new_rows, new_slots = new_rows - rows, new_slots - slots
-        new_rows = tf.cast(new_rows, self._value_dtype)
-        return self._shards.write("write_rows", keys, (new_rows, new_slots), rule=rule, add=add)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

@@ -1,0 +1,89 @@
+"""What layers and optimizers ask of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra._tf import ops, tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._initializers import RandomRows
+from tfra.dynamic_embedding._rules import CustomRule
+
+
+class TableTraining:
+    """The part of `HashTable` that training uses.
+
+    See _rules.py for rules and their texts. In the first step of an optimizer, which has a name
+    that no other has, slots start anew.
+    """
+
+    # Of the table.
+    resource_handle: tf.Tensor
+    _value_dtype: tf.DType
+    _initial: Any
+    _ready: Any
+    _default_row: Any
+
+    def lookup_pooled(
+        self, keys: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str
+    ) -> tf.Tensor:
+        """Combines the rows of runs of keys, with no tensor of all rows in between."""
+        with self._ready():
+            return ops.tfra_lookup_pooled(
+                self.resource_handle,
+                keys,
+                row_splits,
+                weights,
+                self._default_row(),
+                Ts=arguments.compute_dtype(self._value_dtype),
+                combiner=combiner,
+                initial=isinstance(self._initial, RandomRows),
+            )
+
+    def apply_gradients(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        params: str,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        optimizer: str = "",
+    ) -> Any:
+        """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
+        with self._ready():
+            return ops.tfra_apply_gradients(
+                self.resource_handle,
+                keys,
+                gradients,
+                learning_rate,
+                step,
+                rule=rule,
+                params=params,
+                optimizer=optimizer,
+            )
+
+    def lookup_rows(
+        self, keys: tf.Tensor, *, rule: CustomRule, step: tf.Tensor, optimizer: str = ""
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the values and the slots of some keys, initial ones where they are missing."""
+        with self._ready():
+            rows = ops.tfra_lookup_rows(
+                self.resource_handle,
+                keys,
+                self._default_row(),
+                step,
+                Ts=arguments.compute_dtype(self._value_dtype),
+                rule=rule.text(),
+                optimizer=optimizer,
+            )
+        return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
+
+    def write_rows(
+        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, *, rule: CustomRule, add: bool
+    ) -> Any:
+        """Assigns values and slots, or adds them to those that are there."""
+        op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
+        with self._ready():
+            return op(self.resource_handle, keys, values, slots, rule=rule.text())

@@ -1,0 +1,90 @@
+"""What layers and optimizers ask of a Variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfra._tf import ops, tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._rules import CustomRule
+from tfra.dynamic_embedding._shards import Shards
+
+
+class VariableTraining:
+    """The part of `Variable` that training uses."""
+
+    # Of the Variable.
+    lookup: Any
+    shard_num: Any
+    _key_dtype: tf.DType
+    _value_dtype: tf.DType
+    _dim: int
+    _computed: Any
+    _shards: Shards
+    _fill_missing: Any
+
+    def lookup_pooled(
+        self,
+        keys: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        combiner: str,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Combines the rows of each of several runs of keys; see `Bags`."""
+        if self._computed is None and self.shard_num == 1:
+            return self._shards.tables[0].lookup_pooled(keys, row_splits, weights, combiner)
+        rows = self.lookup_to_train(keys) if training else self.lookup(keys)
+        dtype = arguments.compute_dtype(self._value_dtype)
+        return ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
+
+    def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
+        """Looks up rows that an optimizer will update.
+
+        Rows that a function of the user's makes are stored, since it may make others next time. All
+        other initial values are the same when the update comes to insert them.
+        """
+        if self._computed is None:
+            return self.lookup(keys)
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values, exists = self._shards.read("lookup", keys, return_exists=True)
+        values = self._fill_missing(keys, values, exists)
+        self._shards.write("accum", keys, (values, tf.zeros_like(exists)))
+        return values
+
+    def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
+        """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
+        return self._shards.write("apply_gradients", keys, (gradients,), **options)
+
+    def update_rows(
+        self,
+        keys: tf.Tensor,
+        update: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+        rule: CustomRule,
+        add: bool,
+        step: Any = 0,
+        optimizer: str = "",
+    ) -> Any:
+        """Has a function compute new rows and slots from old ones.
+
+        Args:
+            keys: A vector of distinct keys.
+            update: Called with rows (n, dim), not narrower than float32, and their slots.
+            rule: What the slots are.
+            add: Whether to add the difference, so that nothing is lost if others write these rows
+                meanwhile, instead of assigning the result.
+            step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
+            optimizer: A name that no other optimizer has.
+        """
+        step = tf.cast(step, tf.int64)
+        values, slots = self._shards.read(
+            "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
+        )
+        values.set_shape([None, self._dim])
+        rows = tf.cast(values, slots.dtype)
+        new_rows, new_slots = update(rows, slots)
+        if add:
+            new_rows, new_slots = new_rows - rows, new_slots - slots
+        new_rows = tf.cast(new_rows, self._value_dtype)
+        return self._shards.write("write_rows", keys, (new_rows, new_slots), rule=rule, add=add)

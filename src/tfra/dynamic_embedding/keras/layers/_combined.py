@@ -1,0 +1,156 @@
+"""Embedding layers that combine rows of dense ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfra._keras import keras
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._pooling import Bags, Combiner
+from tfra.dynamic_embedding.keras.layers import _config
+from tfra.dynamic_embedding.keras.layers._embedding import Embedding
+from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype
+
+
+@keras.saving.register_keras_serializable(package="tfra")
+class SquashedEmbedding(Embedding):
+    """An embedding layer that combines all rows of an example.
+
+    The result has shape `(batch_size, embedding_size)`, or `(embedding_size,)` for a single
+    example, which is ids of one dimension. The arguments are those of `Embedding`.
+
+    Example:
+    >>> layer = tfra.dynamic_embedding.keras.layers.SquashedEmbedding(8, combiner="mean")
+    >>> layer(tf.constant([[15, 2], [4, 92], [22, 4]], dtype=tf.int64)).shape.as_list()
+    [3, 8]
+    >>> layer(tf.constant([2, 7, 4, 1, 5], dtype=tf.int64)).shape.as_list()
+    [8]
+    """
+
+    def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
+        """Looks up the rows of ids and combines those of each example."""
+        ids = self._prepare(ids, training)
+        if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            if ids.shape.rank != 2:
+                raise ValueError(
+                    f"Ragged and sparse ids must be a matrix. Received shape: {ids.shape}"
+                )
+            return super().call(ids, training)
+        single = ids.shape.rank == 1
+        static = [] if single else ids.shape[:1]
+        batch = tf.constant([], tf.int64) if single else tf.shape(ids, tf.int64)[:1]
+        examples = tf.reduce_prod(batch)
+        size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
+        splits = tf.range(examples + 1) * size
+        flat = tf.reshape(ids, [-1])
+        bags = Bags(flat, splits, None, batch, tf.TensorShape(static))
+        return self._combine(bags, training)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape for ids of this shape."""
+        return (*tuple(input_shape)[: 0 if len(input_shape) == 1 else 1], self.embedding_size)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns None: the dimensions of the mask are gone."""
+        return None
+
+
+@keras.saving.register_keras_serializable(package="tfra")
+class FieldWiseEmbedding(Embedding):
+    """An embedding layer that combines the rows of each of an example's fields.
+
+    Every id belongs to a field; the result has shape `(batch_size, nslots, embedding_size)`, with
+    zeros for fields that an example has no ids of.
+
+    Example:
+    >>> layer = tfra.dynamic_embedding.keras.layers.FieldWiseEmbedding(
+    ...     2, nslots=3, slot_map_fn=lambda ids: ids % 3, initializer="ones"
+    ... )
+    >>> layer(tf.constant([[23, 12, 0]], dtype=tf.int64)).numpy().tolist()
+    [[[2.0, 2.0], [0.0, 0.0], [1.0, 1.0]]]
+
+    Args:
+        embedding_size: Length of the rows.
+        nslots: Number of fields. It should be convertible to int.
+        slot_map_fn: A function that maps a tensor of ids to their fields, 0 to `nslots - 1`.
+        **kwargs: All others are those of `Embedding`.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        nslots: int,
+        slot_map_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        combiner: Combiner = "sum",
+        initializer: Any = None,
+        devices: Any = None,
+        name: str = "SlotDynamicEmbeddingLayer",
+        with_unique: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if not callable(slot_map_fn):
+            raise ValueError(f"`slot_map_fn`: expected a function, received {slot_map_fn!r}")
+        super().__init__(
+            embedding_size,
+            key_dtype,
+            value_dtype,
+            combiner,
+            initializer,
+            devices,
+            name,
+            with_unique,
+            **kwargs,
+        )
+        self.nslots = arguments.integer(int(nslots), "nslots", at_least=1)
+        self.slot_map_fn = slot_map_fn
+
+    def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
+        """Looks up the rows of ids and combines those of each field of each example."""
+        ids = self._prepare(ids, training)
+        if isinstance(ids, tf.SparseTensor):
+            keys, examples = ids.values, ids.indices[:, 0]
+            batch, static = ids.dense_shape[0], ids.shape[0]
+        elif isinstance(ids, tf.RaggedTensor):
+            keys, examples = ids.flat_values, tf.cast(ids.value_rowids(), tf.int64)
+            batch, static = ids.nrows(tf.int64), ids.shape[0]
+        else:
+            batch, static = tf.shape(ids, tf.int64)[0], ids.shape[0]
+            keys = tf.reshape(ids, [-1])
+            size = tf.math.floordiv(tf.size(keys, tf.int64), tf.maximum(batch, 1))
+            examples = tf.math.floordiv(tf.range(tf.size(keys, tf.int64)), tf.maximum(size, 1))
+        fields = tf.cast(self.slot_map_fn(keys), tf.int64)
+        tf.debugging.assert_non_negative(fields, f"{self.name}: slot_map_fn gave a negative field")
+        tf.debugging.assert_less(
+            fields,
+            tf.constant(self.nslots, tf.int64),
+            f"{self.name}: slot_map_fn gave a field that is not below nslots={self.nslots}",
+        )
+        shape = tf.stack([batch, tf.constant(self.nslots, tf.int64)])
+        bags = Bags.of_rows(keys, examples * self.nslots + fields, shape, [static, self.nslots])
+        return self._combine(bags, training)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape for ids of this shape."""
+        return (input_shape[0], self.nslots, self.embedding_size)
+
+    def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
+        """Returns what a call returns, without its values."""
+        check_ids_dtype(ids.dtype, self.key_dtype)
+        shape = self.compute_output_shape(tuple(ids.shape))
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns None: the dimensions of the mask are gone."""
+        return None
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config of the layer."""
+        return {
+            **super().get_config(),
+            "nslots": self.nslots,
+            "slot_map_fn": _config.serialize(self.slot_map_fn),
+        }

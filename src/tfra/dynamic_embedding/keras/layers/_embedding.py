@@ -1,0 +1,306 @@
+"""Embedding layers, whose weights are a `Variable`: a table without a fixed vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra._keras import compiled_optimizer, keras, require_backend
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._keras_optimizer import adopt
+from tfra.dynamic_embedding._pooling import Bags, Combiner, combiner_function
+from tfra.dynamic_embedding._shards import default_partition_fn
+from tfra.dynamic_embedding._stand_in import ShadowVariable
+from tfra.dynamic_embedding._variable import Variable
+from tfra.dynamic_embedding.keras.layers import _arrays, _config
+from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
+
+DEFAULT_NAME = "DynamicEmbeddingLayer"
+
+# Arguments that are for the Variable, or are accepted for programs written for TFRA.
+_VARIABLE_ARGUMENTS = {
+    "bp_v2": False,
+    "restrict_policy": None,
+    "init_capacity": 0,
+    "partitioner": default_partition_fn,
+    "kv_creator": None,
+    "max_norm": None,
+    "distribute_strategy": None,
+    "keep_distribution": False,
+    "short_file_name": False,
+}
+
+
+@keras.saving.register_keras_serializable(package="tfra")
+class Embedding(keras.layers.Layer):  # type: ignore[misc]
+    """An embedding layer without a fixed vocabulary.
+
+    Acts like `keras.layers.Embedding`, except that any id has a row of its own: it needs no size of
+    a vocabulary, and no two ids share a row. A row is stored when a training step first updates
+    it; until then it has its initial value. Evaluation and prediction store nothing.
+
+    Ids may have any shape, and the result has one dimension more. Ragged and sparse ids are
+    combined along their last dimension.
+
+    Example:
+    >>> embedding = tfra.dynamic_embedding.keras.layers.Embedding(8)
+    >>> ids = tf.constant([[15, 2], [4, 92], [22, 4]], dtype=tf.int64)
+    >>> embedding(ids).shape.as_list()
+    [3, 2, 8]
+
+    Args:
+        embedding_size: An object convertible to int. Length of embedding vector to every feature
+            id.
+        key_dtype: Dtype of the embedding keys to weights. Default is int64.
+        value_dtype: Dtype of the embedding weight values. Default is float32.
+        combiner: A string or a function to combine rows: "sqrtn", or what comes after
+            `tf.math.reduce_`: "sum", "mean", "min", "max", "prod", "std"; or a function of a tensor
+            and `axis`.
+        initializer: Initializer to the embedding values. Default is RandomNormal. See `Variable`.
+        devices: List of devices to place the embedding layer parameter.
+        name: Name of the embedding layer.
+        with_unique: Bool. Accepted: equal ids cost next to nothing.
+        **kwargs: Those of `keras.layers.Layer`, and
+            trainable: Bool. Whether the layer is trainable. Default is True.
+            bp_v2: Bool. Whether rows are updated by adding to them. Default is False.
+            restrict_policy: A class that restricts the number of rows; see `Variable`.
+            init_capacity: Integer. Room for so many ids from the beginning.
+            partitioner: A function to route the keys to specific devices.
+            kv_creator: A KVCreator object to create the tables.
+            max_norm: If not None, longer rows are clipped to this L2 norm.
+            distribute_strategy: The strategy in whose scope the layer's weights are.
+            keep_distribution: Bool. Whether the layer's config has its devices.
+
+    Raises:
+        TypeError: If a type is not supported, or ids are of another type.
+        ValueError: If an argument is unknown or out of range.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        combiner: Combiner = "sum",
+        initializer: Any = None,
+        devices: Any = None,
+        name: str = DEFAULT_NAME,
+        with_unique: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        require_backend()
+        self_arguments = {n: kwargs.pop(n, d) for n, d in _VARIABLE_ARGUMENTS.items()}
+        key_dtype = arguments.key_dtype(key_dtype)
+        value_dtype = arguments.value_dtype(value_dtype)
+        if not value_dtype.is_floating:
+            raise TypeError(f"`value_dtype`: expected a floating type, received {value_dtype.name}")
+        if value_dtype != tf.float32:
+            kwargs.setdefault("dtype", value_dtype.name)
+        super().__init__(name=_unique(name), **kwargs)
+        self.embedding_size = arguments.integer(int(embedding_size), "embedding_size", at_least=1)
+        self.key_dtype = key_dtype
+        self.value_dtype = value_dtype
+        if combiner != "sqrtn":
+            combiner_function(combiner)
+        self.combiner = combiner
+        self.initializer = initializer
+        if initializer is None:
+            self.initializer = keras.initializers.RandomNormal()
+        elif isinstance(initializer, str):
+            self.initializer = keras.initializers.get(initializer)
+        self.devices = devices
+        self.with_unique = with_unique
+        self._arguments = self_arguments
+        self.max_norm = self_arguments["max_norm"]
+        self.supports_masking = True
+        self.supports_jit = False  # XLA does not know tables.
+        self._allow_non_tensor_positional_args = True
+        self._shadow: ShadowVariable | None = None
+        self._params: Variable | None = None
+
+    @property
+    def params(self) -> Variable:
+        """The `Variable` that holds the rows."""
+        self._make_variable()
+        assert self._params is not None
+        return self._params
+
+    @property
+    def shadow(self) -> ShadowVariable:
+        """What stands for the `Variable` among the layer's trainable weights."""
+        self._make_variable()
+        assert self._shadow is not None
+        return self._shadow
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the `Variable`; whatever the shape of the ids."""
+        self._make_variable()
+        self.built = True
+
+    def _make_variable(self) -> None:
+        if self._params is not None:
+            return
+        given = self._arguments
+        with tf.init_scope():
+            params = Variable(
+                key_dtype=self.key_dtype,
+                value_dtype=self.value_dtype,
+                dim=self.embedding_size,
+                devices=self.devices,
+                partitioner=given["partitioner"],
+                name=f"{self.name}-parameter",
+                initializer=self.initializer,
+                trainable=self.trainable,
+                init_size=given["init_capacity"],
+                kv_creator=given["kv_creator"],
+                restrict_policy=given["restrict_policy"],
+                bp_v2=given["bp_v2"],
+            )
+            shadow = ShadowVariable(
+                params,
+                name="shadow",
+                max_norm=self.max_norm,
+                distribute_strategy=given["distribute_strategy"],
+            )
+        self._params = params
+        self._shadow = shadow  # Keras takes it among those that may be trained,
+        shadow.trainable = self.trainable  # as it does for layers that are frozen now.
+
+    def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
+        """Looks up the rows of ids.
+
+        Args:
+            ids: A tensor of any shape, a `tf.RaggedTensor` or a `tf.SparseTensor`.
+            training: Whether they are going to be trained.
+
+        Returns:
+            A tensor of shape `ids.shape + [embedding_size]`; for ragged and sparse ids
+            `ids.shape[:-1] + [embedding_size]`.
+        """
+        ids = self._prepare(ids, training)
+        if isinstance(ids, tf.RaggedTensor):
+            return self._combine(Bags.of_ragged(ids), training)
+        if isinstance(ids, tf.SparseTensor):
+            return self._combine(Bags.of_sparse(ids), training)
+        return self._cast(self.shadow.lookup(ids, training))
+
+    def _prepare(self, ids: Any, training: bool | None) -> Any:
+        if training is False:
+            self.shadow.warn_if_untrained()
+        else:
+            optimizer = compiled_optimizer()
+            if optimizer is not None:
+                adopt(optimizer)
+        return ids_of(ids, self.key_dtype)
+
+    def _combine(self, bags: Bags, training: bool | None) -> tf.Tensor:
+        return self._cast(bags.lookup(self.shadow, self.combiner, training))
+
+    def _cast(self, rows: tf.Tensor) -> tf.Tensor:
+        return tf.cast(rows, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Returns the shape of the rows of dense ids of this shape."""
+        return (*input_shape, self.embedding_size)
+
+    def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
+        """Returns what a call returns, without its values."""
+        check_ids_dtype(ids.dtype, self.key_dtype)
+        shape = tuple(ids.shape)
+        if getattr(ids, "ragged", False) or getattr(ids, "sparse", False):
+            shape = (*shape[:-1], self.embedding_size)
+        else:
+            shape = tuple(self.compute_output_shape(shape))
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns the mask of the ids, if the result has a row for each."""
+        is_bags = isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor))
+        return None if is_bags or getattr(inputs, "sparse", False) else mask
+
+    # --- Weights, in the ways Keras has for them.
+
+    def count_params(self) -> int:
+        """Returns the number of numbers in all rows that are stored now.
+
+        Raises:
+            ValueError: If the layer isn't built yet.
+        """
+        if not self.built:
+            raise ValueError(f"Layer {self.name!r} has no weights yet: it was not built.")
+        return int(self.params.size()) * self.embedding_size
+
+    def get_weights(self) -> list[Any]:
+        """Returns all keys and their rows, as arrays."""
+        return [tensor.numpy() for tensor in self.params.export()]
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """Replaces all keys and their rows.
+
+        Args:
+            weights: Two arrays, as `get_weights` returns them.
+
+        Raises:
+            ValueError: If they are not keys and a row for each.
+        """
+        if len(weights) != 2 or len(weights[0]) != len(weights[1]):
+            raise ValueError(
+                f"Expected two arrays of one length, keys and rows. Received {len(weights)} arrays "
+                f"of shapes {[getattr(w, 'shape', None) for w in weights]}"
+            )
+        keys = arguments.keys_tensor(weights[0], self.key_dtype)
+        rows = arguments.values_tensor(weights[1], self.value_dtype)
+        arguments.check_rows(keys, rows, [self.embedding_size], "weights")
+        self.params.clear()
+        self.params.upsert(keys, rows)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes rows, slots and all to a file of Keras."""
+        self.shadow.warn_if_untrained()
+        for name, array in _arrays.to_arrays(self.params.content()).items():
+            store[name] = array
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote, in place of what is there."""
+        content = _arrays.to_content(store, self.key_dtype, self.value_dtype)
+        _arrays.check(content, self.name, self.embedding_size)
+        self.params.restore(content)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config of the layer."""
+        config = {
+            **super().get_config(),
+            "embedding_size": self.embedding_size,
+            "key_dtype": self.key_dtype.name,
+            "value_dtype": self.value_dtype.name,
+            "combiner": _config.serialize(self.combiner),
+            "initializer": _config.serialize(self.initializer),
+            "with_unique": self.with_unique,
+        }
+        for name, value in self._arguments.items():
+            if value is not _VARIABLE_ARGUMENTS[name] and name != "distribute_strategy":
+                config[name] = _config.serialize(value)
+        if self._arguments["keep_distribution"]:
+            config["devices"] = self.devices
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Makes a layer from its config."""
+        config = {name: _config.deserialize(value, name) for name, value in config.items()}
+        name = config.get("name")
+        layer = cls(**config)
+        if name is not None:
+            layer.name = name  # As it was, even if it is the default.
+        return layer
+
+
+BasicEmbedding = Embedding
+
+
+def _unique(name: str) -> str:
+    """The name, or, for default names that were used before, one made from it."""
+    if name not in (DEFAULT_NAME, "SlotDynamicEmbeddingLayer"):
+        return name
+    number = keras.backend.get_uid(name)
+    return name if number == 1 else f"{name}_{number - 1}"

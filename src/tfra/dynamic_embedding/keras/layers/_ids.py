@@ -1,0 +1,37 @@
+"""Ids as a layer is given them, as tensors of its key type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra._keras import is_rebuilding
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+
+
+def ids_of(ids: Any, dtype: tf.DType) -> Any:
+    """Returns ids of the key type, or raises TypeError."""
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_flat_values(ids_of(ids.flat_values, dtype))
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, ids_of(ids.values, dtype), ids.dense_shape)
+    if not tf.is_tensor(ids) and not arguments.holds_tensors(ids):
+        return arguments.keys_tensor(ids, dtype)
+    ids = tf.convert_to_tensor(ids)
+    integers = ids.dtype.is_integer and dtype.is_integer
+    if integers and ids.dtype.min >= dtype.min and ids.dtype.max <= dtype.max:
+        return tf.cast(ids, dtype)
+    if ids.dtype.is_floating and is_rebuilding():
+        return tf.zeros(tf.shape(ids), dtype)  # Placeholders, of which only the shape is right.
+    check_ids_dtype(ids.dtype, dtype)
+    return arguments.keys_tensor(ids, dtype)
+
+
+def check_ids_dtype(received: Any, dtype: tf.DType) -> None:
+    """Raises TypeError for floating ids."""
+    if tf.as_dtype(received).is_floating:
+        raise TypeError(
+            f"`ids`: expected {dtype.name}, received {tf.as_dtype(received).name}, which does not "
+            "tell large ids apart. A Sequential model makes its inputs so unless it begins with "
+            f"keras.Input(shape, dtype={dtype.name!r})."
+        )
