@@ -9,6 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+
+if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 9):
+    # Exported models of earlier versions would have no tables in them.
+    raise ImportError(
+        f"tfra.dynamic_embedding needs Keras 3.9 or later. Found: Keras {keras.__version__}. "
+        "Install it with: pip install 'keras>=3.9'"
+    )
+
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.saving import object_registration

@@ -167,9 +167,12 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
     # --- Checkpoints: the tables are saved together, and restored into as many as there are.
 
     def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        tables = {f"table_{i}": table for i, table in enumerate(self.tables)}
         if save_type == SAVE_FOR_CHECKPOINT:
-            return {}
-        return {f"table_{i}": table for i, table in enumerate(self.tables)}
+            # It has nothing to save; but by this child Keras finds out, before it makes a
+            # SavedModel, that there are resources. The same for any number of tables.
+            return {"table_0": tables["table_0"]}
+        return tables
 
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
         for table in self.tables:
