@@ -1,5 +1,6 @@
 // Whole tables as tensors. Rows go straight into the result, a batch at a time, so that an export
 // takes no more memory than its result.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -57,15 +58,10 @@ class GrowingBuffer {
 
 class Exporter {
  public:
-  // With the slots of one rule, if `rule` is not null.
-  Exporter(const OpContext& context, const RuleSpec* rule) : context_(context) {
+  Exporter(const OpContext& context, std::vector<TableUse> tables)
+      : context_(context), tables_(std::move(tables)) {
     uint64_t rows = 0;
-    for (int i = 0; i < context.inputs(); ++i) {
-      auto named = FindTable(context, i);
-      tables_.push_back(rule == nullptr ? TableUse(named)
-                                        : TableUse(named, RuleRequest{*rule, ""}));
-      rows += tables_.back()->size();
-    }
+    for (const TableUse& table : tables_) rows += table->size();
     const Table& first = *tables_[0];
     type_ = first.options().value_type;
     dim_ = first.options().dim;
@@ -74,6 +70,8 @@ class Exporter {
     if (key_dtype() != TF_STRING) keys_.Reserve(rows * key_bytes_);
     if (type_ != ValueType::kString) values_.Reserve(rows * RowBytes());
   }
+
+  const RuleSpec& rule() const { return tables_[0]->options().rule; }
 
   // Goes through the tables and sets the outputs.
   void Run(bool with_slots_and_metadata) {
@@ -136,26 +134,41 @@ class Exporter {
   std::vector<std::string> string_keys_, string_values_;
 };
 
-// The rule of the tables that are trained: some may not have been yet.
-RuleSpec CommonRule(const OpContext& context) {
-  for (int i = 0; i < context.inputs(); ++i) {
-    const RuleSpec rule = UseTable(context, i)->options().rule;
-    if (rule.kind != RuleKind::kNone) return rule;
+std::vector<TableUse> UseTables(const OpContext& context) {
+  std::vector<TableUse> tables;
+  for (int i = 0; i < context.inputs(); ++i) tables.push_back(UseTable(context, i));
+  return tables;
+}
+
+// Tables with the slots of one rule: those that were not trained yet get them.
+std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
+  for (;;) {
+    RuleSpec rule;
+    {
+      std::vector<TableUse> tables = UseTables(context);
+      for (const TableUse& table : tables) {
+        if (rule.kind == RuleKind::kNone) rule = table->options().rule;
+      }
+      const auto fits = [&](const TableUse& table) { return table->options().rule == rule; };
+      if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
+    }
+    for (int i = 0; i < context.inputs(); ++i) {
+      TableUse(FindTable(context, i), RuleRequest{rule, ""});
+    }
   }
-  return RuleSpec();
 }
 
 }  // namespace
 
 void Export(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Exporter(context, nullptr).Run(false); });
+  RunKernel(op, [](const OpContext& context) { Exporter(context, UseTables(context)).Run(false); });
 }
 
 void Snapshot(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const RuleSpec rule = CommonRule(context);
-    Exporter(context, &rule).Run(true);
-    StoreStrings({TextOf(rule)}, context.Output(4, TF_STRING, {1}));
+    Exporter exporter(context, UseTablesOfOneRule(context));
+    exporter.Run(true);
+    StoreStrings({TextOf(exporter.rule())}, context.Output(4, TF_STRING, {1}));
   });
 }
 

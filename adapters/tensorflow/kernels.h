@@ -28,7 +28,7 @@ void SumGradients(void* kernel, TF_OpKernelContext* context);
 // keys, row_splits, weights, gradients of LookupPooled -> unique keys, sums. Attributes: combiner.
 void* NewPooledGradientKernel(TF_OpKernelConstruction* construction);
 void PooledGradient(void* kernel, TF_OpKernelContext* context);
-// Of all three.
+// Of all of these, and of PoolRows.
 void DeletePoolingKernel(void* kernel);
 
 // table, keys, values
@@ -51,14 +51,17 @@ void Snapshot(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
 void PoolRows(void* kernel, TF_OpKernelContext* context);
-// What the next three do to a table that has another rule: see TableUse. Attributes: rule,
-// optimizer (a name that no other has) and, for ApplyGradients, params.
-void* NewRuleKernel(TF_OpKernelConstruction* construction);
+// What the next ones do to a table that has another rule: see TableUse. Attributes: rule, optimizer
+// (a name that no other has; not for those that write rows) and, for ApplyGradients, params.
+void* NewLookupRowsKernel(TF_OpKernelConstruction* construction);
+void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 void* NewApplyKernel(TF_OpKernelConstruction* construction);
 void DeleteRuleKernel(void* kernel);
 // stand_in, keys, rows -> rows: the same. Its gradient, which is Python's, goes to the variable
 // that stands for the table in training.
 void TrainableRows(void*, TF_OpKernelContext* context);
+// stand_in, keys, row_splits, weights, values -> values: the same, for LookupPooled.
+void TrainablePooled(void*, TF_OpKernelContext* context);
 // table, keys, gradients, learning_rate, step
 void ApplyGradients(void* kernel, TF_OpKernelContext* context);
 // table, keys, like_row, step -> values, slots

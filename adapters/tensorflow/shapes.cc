@@ -80,6 +80,10 @@ void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
   if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
 }
 
+void PooledShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  SameShape(context, 4, 0, status);
+}
+
 void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   const Shape shape(TF_ShapeInferenceContextScalar(context));
   TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);

@@ -28,10 +28,16 @@ Dims RowDims(const Keys& keys, int64_t row) {
 
 }  // namespace
 
-void* NewRuleKernel(TF_OpKernelConstruction* construction) {
+void* NewLookupRowsKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
     kernel.optimizer = StringAttribute(construction, "optimizer");
+  });
+}
+
+void* NewWriteRowsKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
+    kernel.rule = RuleOf(StringAttribute(construction, "rule"));
   });
 }
 
@@ -47,6 +53,10 @@ void DeleteRuleKernel(void* kernel) { delete static_cast<RuleKernel*>(kernel); }
 
 void TrainableRows(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) { context.SetOutput(0, context.Input(2)); });
+}
+
+void TrainablePooled(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { context.SetOutput(0, context.Input(4)); });
 }
 
 void ApplyGradients(void* kernel, TF_OpKernelContext* op) {

@@ -31,7 +31,7 @@ __all__ = [
     "ResourceVariable",
     "Saveable",
     "in_plain_graph",
-    "is_while_loop",
+    "is_in_while_loop",
     "ops",
     "tape_may_record",
     "tf",
@@ -57,6 +57,7 @@ _READ_ONLY_OPS = (
     "TfraExport",
     "TfraSnapshot",
     "TfraTrainableRows",
+    "TfraTrainablePooled",
 )
 
 # In a tf.function, ops that only read one resource may run side by side. Without the hint they
@@ -70,7 +71,7 @@ else:
         register_read_only_resource_op(_op)
 
 for _op in _READ_ONLY_OPS:
-    if _op != "TfraTrainableRows":
+    if _op not in ("TfraTrainableRows", "TfraTrainablePooled", "TfraLookupPooled"):
         tf.no_gradient(_op)
 
 # What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
@@ -83,9 +84,13 @@ def in_plain_graph() -> bool:
     return not tf.executing_eagerly() and not tf.inside_function()
 
 
-def is_while_loop(graph: Any) -> bool:
-    """Whether a graph is the body of a tf.while_loop."""
-    return isinstance(graph, WhileBodyFuncGraph)
+def is_in_while_loop(graph: Any) -> bool:
+    """Whether a graph is the body of a tf.while_loop, or of a function that it calls."""
+    while graph is not None:
+        if isinstance(graph, WhileBodyFuncGraph):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def tape_may_record() -> bool:

@@ -109,6 +109,7 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             self._create_at(handle)
         return handle
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table unless it is there, and lets the resource behind the handle own it."""
         token = ops.tfra_table_create(
@@ -138,6 +139,9 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         return self._create_at(self.resource_handle)
 
     def _destroy_resource(self) -> None:
+        # The token goes, and the table with it, even if a graph holds on to the handle: TensorFlow
+        # keeps the graphs of some functions for ever.
+        tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=tf.zeros([0], tf.int64))
         tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
 
     def _initialize_in_graph(self) -> None:

@@ -120,15 +120,21 @@ class TrainsTables(_Base):  # type: ignore[misc]
                 tables.setdefault(id(variable), _table_gradient(variable, gradient))
             else:
                 dense.append((gradient, variable))
+        if tables:
+            refuse_whole_variable(self.plain_class)
         with _taking_step(list(tables.values())):
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
 
+    def __reduce__(self) -> Any:
+        function, *rest = super().__reduce__()
+        return getattr(self.plain_class, function.__name__), *rest
+
     def _clip_gradients(self, grads: Any) -> Any:
         steps = self.gradient_accumulation_steps
         if steps:
-            tables = [_take_accumulated(gradient, steps) for gradient in _step.given]
+            tables = [self._take_accumulated(gradient, steps) for gradient in _step.given]
         else:
             tables = _step.given
         if self.clipnorm or self.global_clipnorm or self.clipvalue:
@@ -162,7 +168,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
     def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
         super()._backend_increment_gradient_accumulators(grads, acc_grads)
         for gradient in _step.given:
-            _accumulate(gradient)
+            self._accumulate(gradient)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         averages = self._model_variables_moving_average
@@ -220,6 +226,42 @@ class TrainsTables(_Base):  # type: ignore[misc]
             made[dim, dtype] = RowOptimizer(self, self.plain_class, dim, dtype.name)
         return made[dim, dtype]
 
+    # --- Gradient accumulation: sums wait in tables of their own, with the sign changed.
+
+    def _sums_of(self, stand_in: TrainableWrapper) -> HashTable:
+        sums: dict[int, HashTable] = self.__dict__.setdefault("_gradient_sums", {})
+        if id(stand_in) not in sums:
+            params = stand_in.params
+            with tf.init_scope():
+                sums[id(stand_in)] = CuckooHashTableCreator().create(
+                    key_dtype=params.key_dtype,
+                    value_dtype=arguments.compute_dtype(params.value_dtype),
+                    default_value=[0.0] * params.dim,
+                    name=f"{params.name}-gradient_sums",
+                )
+        return sums[id(stand_in)]
+
+    def _accumulate(self, gradient: TableGradient) -> None:
+        sums = self._sums_of(gradient.stand_in)
+        sums.apply_gradients(
+            gradient.keys,
+            tf.cast(gradient.values, sums.value_dtype),
+            rule=rule_text(_SUM_OF_GRADIENTS),
+            params=params_text(_SUM_OF_GRADIENTS),
+            learning_rate=tf.constant(1.0, tf.float64),
+            step=tf.constant(1, tf.int64),
+        )
+
+    def _take_accumulated(self, gradient: TableGradient, steps: int) -> TableGradient:
+        """The mean of this gradient and of those before, which are forgotten."""
+        sums = self._sums_of(gradient.stand_in)
+        keys, negative = sums.export()
+        with tf.control_dependencies([keys]):
+            sums.clear()
+        keys = tf.concat([gradient.keys, keys], axis=0)
+        values = tf.concat([tf.cast(gradient.values, sums.value_dtype), -negative], axis=0)
+        return TableGradient(gradient.stand_in, keys, values / steps)
+
 
 class _ChecksTables(_Base):  # type: ignore[misc]
     """What a LossScaleOptimizer does differently for tables."""
@@ -246,13 +288,11 @@ def adopt(optimizer: Any) -> Any:
         adopt(one)
     if several is not None:
         return optimizer
-    if inner is None:
-        refuse_whole_variable(cls)
-        if optimizer.use_ema:
-            warnings.warn(
-                "`use_ema` averages dense variables only: the rows of tables stay as they are.",
-                stacklevel=3,
-            )
+    if inner is None and optimizer.use_ema:
+        warnings.warn(
+            "`use_ema` averages dense variables only: the rows of tables stay as they are.",
+            stacklevel=3,
+        )
     if cls not in _adopted:
         mixin = TrainsTables if inner is None else _ChecksTables
         adopted = type(cls.__name__, (mixin, cls), {"plain_class": cls})
@@ -280,6 +320,9 @@ def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer 
 
 def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
     if not isinstance(gradient, tf.IndexedSlices):
+        if getattr(gradient, "shape", None) == (0, stand_in.params.dim):
+            no_keys = tf.zeros([0], stand_in.params.key_dtype)  # A tape was asked for zeros.
+            return TableGradient(stand_in, no_keys, gradient)
         raise TypeError(
             f"The gradient of {stand_in!r} must be tf.IndexedSlices, as a tape gives it. "
             f"Received: {gradient!r}"
@@ -306,44 +349,3 @@ def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
         )
 
     replica.merge_call(merged, args=(gradient.keys, gradient.values))
-
-
-# --- Gradient accumulation: sums wait in a table of their own, with the sign changed.
-
-
-def _sums_of(stand_in: Any) -> HashTable:
-    sums = vars(stand_in).get("gradient_sums")
-    if sums is None:
-        params = stand_in.params
-        with tf.init_scope():
-            sums = CuckooHashTableCreator().create(
-                key_dtype=params.key_dtype,
-                value_dtype=arguments.compute_dtype(params.value_dtype),
-                default_value=[0.0] * params.dim,
-                name=f"{params.name}-gradient_sums",
-            )
-        vars(stand_in)["gradient_sums"] = sums
-    return sums
-
-
-def _accumulate(gradient: TableGradient) -> None:
-    sums = _sums_of(gradient.stand_in)
-    sums.apply_gradients(
-        gradient.keys,
-        tf.cast(gradient.values, sums.value_dtype),
-        rule=rule_text(_SUM_OF_GRADIENTS),
-        params=params_text(_SUM_OF_GRADIENTS),
-        learning_rate=tf.constant(1.0, tf.float64),
-        step=tf.constant(1, tf.int64),
-    )
-
-
-def _take_accumulated(gradient: TableGradient, steps: int) -> TableGradient:
-    """The mean of this gradient and of those before, which are forgotten."""
-    sums = _sums_of(gradient.stand_in)
-    keys, negative = sums.export()
-    with tf.control_dependencies([keys]):
-        sums.clear()
-    keys = tf.concat([gradient.keys, keys], axis=0)
-    values = tf.concat([tf.cast(gradient.values, sums.value_dtype), -negative], axis=0)
-    return TableGradient(gradient.stand_in, keys, values / steps)

@@ -45,5 +45,8 @@ def DynamicEmbeddingOptimizer(
             "Expected an optimizer of Keras 3 or of tf.compat.v1.train, received "
             f"{type(self).__module__}.{type(self).__name__}"
         )
-    vars(optimizer)["bp_v2"] = bool(bp_v2)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    several = [inner] if inner is not None else getattr(optimizer, "_inner_optimizers", [optimizer])
+    for one in several:
+        vars(one)["bp_v2"] = bool(bp_v2)
     return optimizer

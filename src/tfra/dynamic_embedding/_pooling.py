@@ -8,7 +8,7 @@ from typing import Any
 
 from tfra._tf import ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._stand_in import TrainableWrapper
+from tfra.dynamic_embedding._stand_in import TrainableWrapper, gradient_of_stand_in
 
 Combiner = str | Callable[..., tf.Tensor]
 
@@ -70,6 +70,12 @@ class Bags:
         shape = ids.dense_shape[:-1]
         strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
         rows = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=1)
+        ascending = tf.debugging.Assert(
+            tf.reduce_all(rows[1:] >= rows[:-1]),
+            ["Sparse ids must be in row-major order: see tf.sparse.reorder."],
+        )
+        with tf.control_dependencies([] if ascending is None else [ascending]):
+            rows = tf.identity(rows)
         splits = tf.searchsorted(
             rows, tf.range(tf.reduce_prod(shape) + 1), side="left", out_type=tf.int64
         )
@@ -111,8 +117,9 @@ class Bags:
         """
         params = stand_in.params
         max_norm = stand_in.max_norm if max_norm is None else max_norm
-        if combiner in FUSED_COMBINERS and max_norm is None:
-            pooled = self._fused(stand_in, str(combiner), stand_in.is_training(training))
+        if combiner in FUSED_COMBINERS and (max_norm is None or not stand_in.records()):
+            train = stand_in.is_training(training)
+            pooled = self._fused(stand_in, str(combiner), train, max_norm or 0.0)
         else:
             rows = stand_in.lookup(self.keys, training, max_norm)
             pooled = self._combine(rows, combiner)
@@ -120,49 +127,25 @@ class Bags:
         shaped = tf.reshape(pooled, tf.concat([self.shape, tf.constant([dim], tf.int64)], axis=0))
         return tf.ensure_shape(shaped, self.static_shape.concatenate([dim]))
 
-    def _fused(self, stand_in: TrainableWrapper, combiner: str, training: bool) -> tf.Tensor:
+    def _fused(
+        self, stand_in: TrainableWrapper, combiner: str, training: bool, max_norm: float
+    ) -> tf.Tensor:
         params = stand_in.params
         weights = tf.zeros([0]) if self.weights is None else self.weights
         if not stand_in.records():
-            return params.lookup_pooled(self.keys, self.row_splits, weights, combiner)
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def lookup(target: tf.Tensor, weights: tf.Tensor) -> Any:
-            pooled = params.lookup_pooled(self.keys, self.row_splits, weights, combiner, training)
-
-            def gradient(upstream: tf.Tensor) -> Any:
-                keys, values = ops.tfra_pooled_gradient(
-                    self.keys, self.row_splits, weights, upstream, combiner=combiner
-                )
-                slices = tf.IndexedSlices(tf.cast(values, params.value_dtype), keys)
-                return slices, self._weights_gradient(params, weights, pooled, upstream, combiner)
-
-            return pooled, gradient
-
-        return lookup(stand_in.gradient_target(), weights)
-
-    def _weights_gradient(
-        self, params: Any, weights: tf.Tensor, pooled: tf.Tensor, upstream: tf.Tensor, combiner: str
-    ) -> tf.Tensor | None:
-        if self.weights is None:
-            return None
-        bags = _bag_of_each(self.row_splits)
-        rows = tf.cast(params.lookup(self.keys), upstream.dtype)
-        of_key = tf.gather(upstream, bags)
-        product = tf.reduce_sum(rows * of_key, axis=-1)
-        if combiner == "sum":
-            return tf.cast(product, weights.dtype)
-        count = tf.shape(self.row_splits, tf.int64)[0] - 1
-        back = tf.reduce_sum(pooled * upstream, axis=-1)
-        if combiner == "mean":
-            total = _sum_of(weights, bags, count)
-            change = product - tf.gather(tf.cast(back, product.dtype), bags)
-            return tf.math.divide_no_nan(tf.cast(change, weights.dtype), tf.gather(total, bags))
-        squares = tf.sqrt(_sum_of(weights * weights, bags, count))
-        norm = tf.gather(squares, bags)
-        direct = tf.math.divide_no_nan(tf.cast(product, weights.dtype), norm)
-        share = tf.math.divide_no_nan(weights, norm * norm)
-        return direct - share * tf.gather(tf.cast(back, weights.dtype), bags)
+            return params.lookup_pooled(
+                self.keys, self.row_splits, weights, combiner, max_norm=max_norm
+            )
+        pooled = params.lookup_pooled(self.keys, self.row_splits, weights, combiner, training)
+        return ops.tfra_trainable_pooled(
+            stand_in.gradient_target(),
+            self.keys,
+            self.row_splits,
+            weights,
+            pooled,
+            combiner=combiner,
+            value_dtype=params.value_dtype,
+        )
 
     def _combine(self, rows: tf.Tensor, combiner: Combiner) -> tf.Tensor:
         if combiner in FUSED_COMBINERS:
@@ -189,6 +172,55 @@ class Bags:
             return tf.math.divide_no_nan(total, _sum_of(weights, bags, count)[:, tf.newaxis])
         norm = tf.sqrt(_sum_of(weights * weights, bags, count))
         return tf.math.divide_no_nan(total, norm[:, tf.newaxis])
+
+
+@tf.RegisterGradient("TfraTrainablePooled")  # type: ignore[untyped-decorator]
+def _trainable_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    gradient = tf.convert_to_tensor(gradient)
+    keys, row_splits, weights = op.inputs[1:4]
+    combiner = op.get_attr("combiner").decode()
+    keys, rows = ops.tfra_pooled_gradient(keys, row_splits, weights, gradient, combiner=combiner)
+    rows = tf.cast(rows, op.get_attr("value_dtype"))
+    return [gradient_of_stand_in(op, keys, rows), None, None, None, gradient]
+
+
+@tf.RegisterGradient("TfraLookupPooled")  # type: ignore[untyped-decorator]
+def _lookup_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    table, keys, row_splits, weights, row = op.inputs
+    lookup = ops.tfra_lookup_initial if op.get_attr("initial") else ops.tfra_lookup
+
+    def rows() -> tf.Tensor:
+        return lookup(table, keys, row)
+
+    of_weights = _weights_gradient(op, rows, row_splits, weights, gradient)
+    return [None, None, None, of_weights, None]
+
+
+@tf.RegisterGradient("TfraPoolRows")  # type: ignore[untyped-decorator]
+def _pool_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    rows, row_splits, weights = op.inputs
+    return [None, None, _weights_gradient(op, lambda: rows, row_splits, weights, gradient)]
+
+
+def _weights_gradient(
+    op: Any, rows_of: Any, row_splits: tf.Tensor, weights: tf.Tensor, gradient: tf.Tensor
+) -> tf.Tensor | None:
+    if weights.shape[0] == 0:  # There are none.
+        return None
+    combiner = op.get_attr("combiner").decode()
+    bags = _bag_of_each(row_splits)
+    rows = tf.cast(rows_of(), gradient.dtype)
+    product = tf.reduce_sum(rows * tf.gather(gradient, bags), axis=-1)
+    if combiner == "sum":
+        return tf.cast(product, weights.dtype)
+    count = tf.shape(row_splits, tf.int64)[0] - 1
+    back = tf.gather(tf.reduce_sum(op.outputs[0] * gradient, axis=-1), bags)
+    if combiner == "mean":
+        total = tf.gather(_sum_of(weights, bags, count), bags)
+        return tf.math.divide_no_nan(tf.cast(product - back, weights.dtype), total)
+    norm = tf.gather(tf.sqrt(_sum_of(weights * weights, bags, count)), bags)
+    direct = tf.math.divide_no_nan(tf.cast(product, weights.dtype), norm)
+    return direct - tf.math.divide_no_nan(weights, norm * norm) * tf.cast(back, weights.dtype)
 
 
 def _bag_of_each(row_splits: tf.Tensor) -> tf.Tensor:

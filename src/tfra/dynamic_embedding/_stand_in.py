@@ -9,15 +9,21 @@ does to dense variables (slots, averages, constraints) it may do to the stand-in
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tfra._keras import calling_optimizer, is_rebuilding, keras, require_backend
-from tfra._tf import ResourceVariable, in_plain_graph, is_while_loop, ops, tape_may_record, tf
+from tfra._tf import ResourceVariable, in_plain_graph, is_in_while_loop, ops, tape_may_record, tf
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._variable import Variable
+
+_making = threading.RLock()
+updating_tables = threading.local()  # .now: whether an optimizer that can is at work.
 
 # Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
 _MANY_LOOKUPS = 100
@@ -78,6 +84,15 @@ class TrainableWrapper:
         raise NotImplementedError
 
 
+class _Rows(np.ndarray[Any, Any]):
+    """The value of a stand-in, which is empty, with the content of its Variable.
+
+    So that `model.get_weights()` and `set_weights()`, which callbacks use, take tables along.
+    """
+
+    content: Any = None
+
+
 class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     """Stands for a `Variable` in training, like a variable of Keras without rows.
 
@@ -135,6 +150,20 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
         return {"params": self.params, **super()._trackable_children(*args, **kwargs)}
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns an empty array, by which `assign` brings back the rows as they are now."""
+        empty = np.zeros([0, self.params.dim], self.params.value_dtype.as_numpy_dtype)
+        rows = empty.view(_Rows)
+        rows.content = self.params.content()
+        return rows
+
+    def assign(self, value: Any) -> Any:
+        """Replaces the rows by those of an array that `numpy` returned; others are empty."""
+        if isinstance(value, _Rows) and value.content is not None:
+            self.params.restore(value.content)
+            return self.value
+        return super().assign(value)
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""
@@ -217,6 +246,19 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         """The handle that gradients are taken with respect to."""
         return self.handle
 
+    @property
+    def constraint(self) -> None:
+        """Asked for by optimizers before they apply a sparse gradient.
+
+        Raises:
+            TypeError: If the optimizer would train this variable and not the table.
+        """
+        if not vars(updating_tables).get("now"):
+            raise TypeError(
+                f"{self.params.name!r} is a table, which optimizers of tf.compat.v1 train only if "
+                "they are wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
+            )
+
 
 def _adopt_caller() -> None:
     optimizer = calling_optimizer()
@@ -228,14 +270,25 @@ def _adopt_caller() -> None:
 
 @tf.RegisterGradient("TfraTrainableRows")  # type: ignore[untyped-decorator]
 def _trainable_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
-    if is_while_loop(getattr(op, "graph", None)):
+    keys, rows = op.inputs[1], op.inputs[2]
+    gradients = tf.reshape(gradient, [-1, rows.shape[-1]])
+    return [gradient_of_stand_in(op, tf.reshape(keys, [-1]), gradients), None, None]
+
+
+def gradient_of_stand_in(op: Any, keys: tf.Tensor, gradients: tf.Tensor) -> tf.IndexedSlices:
+    """Returns the gradient of a stand-in from those of rows.
+
+    Raises:
+        NotImplementedError: If the op is in the body of a tf.while_loop.
+    """
+    if is_in_while_loop(getattr(op, "graph", None)):
         raise NotImplementedError(
             "Gradients of rows can't be taken in the body of a tf.while_loop, whose gradient adds "
             "up tensors of one shape. Look the rows up before the loop."
         )
-    keys, rows = op.inputs[1], op.inputs[2]
-    gradients = tf.reshape(gradient, [-1, rows.shape[-1]])
-    return [tf.IndexedSlices(gradients, tf.reshape(keys, [-1])), None, None]
+    # The shape of the stand-in, which tf.cond wants to know.
+    shape = tf.constant([0, gradients.shape[-1]], tf.int32)
+    return tf.IndexedSlices(gradients, keys, shape)
 
 
 def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
@@ -248,16 +301,17 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
         return params
     _check_params(params)
     owner = tf.compat.v1.get_default_graph() if in_plain_graph() else None
-    found = params.stand_ins.get(owner)
-    if found is None:
-        name = f"{params.name}_shadow"
-        if owner is None:
-            found = ShadowVariable(params, name, trainable=params.trainable)
-        else:
-            found = GraphTrainableWrapper(params, name)
-        found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
-        params.stand_ins[owner] = found
-    return found
+    with _making:
+        found = params.stand_ins.get(owner)
+        if found is None:
+            name = f"{params.name}_shadow"
+            if owner is None:
+                found = ShadowVariable(params, name, trainable=params.trainable)
+            else:
+                found = GraphTrainableWrapper(params, name)
+            found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
+            params.stand_ins[owner] = found
+        return found
 
 
 def check_max_norm(max_norm: float | None) -> None:

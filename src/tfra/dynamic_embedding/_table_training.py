@@ -25,7 +25,12 @@ class TableTraining:
     _default_row: Any
 
     def lookup_pooled(
-        self, keys: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str
+        self,
+        keys: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        combiner: str,
+        max_norm: float,
     ) -> tf.Tensor:
         """Combines the rows of runs of keys, with no tensor of all rows in between."""
         with self._ready():
@@ -37,6 +42,7 @@ class TableTraining:
                 self._default_row(),
                 Ts=arguments.compute_dtype(self._value_dtype),
                 combiner=combiner,
+                max_norm=max_norm,
                 initial=isinstance(self._initial, RandomRows),
             )
 

@@ -17,6 +17,7 @@ from tfra.dynamic_embedding._stand_in import (
     GraphTrainableWrapper,
     ShadowVariable,
     TrainableWrapper,
+    updating_tables,
 )
 
 # Of classes that come before an optimizer's own, which mypy is not told of.
@@ -60,7 +61,11 @@ class TrainsTables(_Base):  # type: ignore[misc]
         for number, (gradient, variable) in enumerate(grads_and_vars):
             is_table = isinstance(variable, TrainableWrapper)
             once.setdefault(id(variable) if is_table else number, (gradient, variable))
-        return super().apply_gradients(list(once.values()), *args, **kwargs)
+        updating_tables.now = True
+        try:
+            return super().apply_gradients(list(once.values()), *args, **kwargs)
+        finally:
+            updating_tables.now = False
 
     def _create_slots(self, var_list: Any) -> None:
         # Shadows have no rows, of which initial values of slots could be seen.

@@ -31,13 +31,18 @@ class VariableTraining:
         weights: tf.Tensor,
         combiner: str,
         training: bool = False,
+        max_norm: float = 0.0,
     ) -> tf.Tensor:
-        """Combines the rows of each of several runs of keys; see `Bags`."""
+        """Combines the rows of each of several runs of keys; see `Bags`. 0 is no norm."""
         if self._computed is None and self.shard_num == 1:
-            return self._shards.tables[0].lookup_pooled(keys, row_splits, weights, combiner)
+            table = self._shards.tables[0]
+            return table.lookup_pooled(keys, row_splits, weights, combiner, max_norm)
         rows = self.lookup_to_train(keys) if training else self.lookup(keys)
+        if max_norm:
+            rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
         dtype = arguments.compute_dtype(self._value_dtype)
-        return ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
+        pooled = ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
+        return tf.ensure_shape(pooled, [None, self._dim])
 
     def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
         """Looks up rows that an optimizer will update.

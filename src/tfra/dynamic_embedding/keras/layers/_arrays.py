@@ -27,7 +27,14 @@ def to_arrays(content: Content) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType) -> Content:
-    """Returns what `to_arrays` was given."""
+    """Returns what `to_arrays` was given.
+
+    Raises:
+        ValueError: If the keys in the file are of another kind.
+    """
+    if ("keys_lengths" in store) != (key_dtype == tf.string):
+        found = "strings" if "keys_lengths" in store else "integers"
+        raise ValueError(f"Expected a file with keys of {key_dtype.name}. Received one of {found}")
     content = {
         "slots": tf.constant(np.asarray(store["slots"])),
         "metadata": tf.constant(np.asarray(store["metadata"])),

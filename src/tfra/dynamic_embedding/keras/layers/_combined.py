@@ -115,6 +115,7 @@ class FieldWiseEmbedding(Embedding):
             keys, examples = ids.values, ids.indices[:, 0]
             batch, static = ids.dense_shape[0], ids.shape[0]
         elif isinstance(ids, tf.RaggedTensor):
+            ids = ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
             keys, examples = ids.flat_values, tf.cast(ids.value_rowids(), tf.int64)
             batch, static = ids.nrows(tf.int64), ids.shape[0]
         else:

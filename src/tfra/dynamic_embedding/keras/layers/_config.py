@@ -24,11 +24,25 @@ def serialize(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (str, bool, int, float, list, tuple)):
         return value
+    if isinstance(value, type):
+        return keras.saving.get_registered_name(value)
+    if type(value).__module__.startswith("tensorflow.") and hasattr(value, "get_config"):
+        # An initializer of TensorFlow: Keras reads only its own.
+        kind = getattr(keras.initializers, type(value).__name__, None)
+        value = value if kind is None else kind(**value.get_config())
     return keras.saving.serialize_keras_object(value)
 
 
 def deserialize(value: Any, name: str) -> Any:
     """Returns what `serialize` was given."""
+    if name == "restrict_policy" and isinstance(value, str):
+        found = keras.saving.get_registered_object(value)
+        if found is None:
+            raise ValueError(
+                f"`restrict_policy`: expected a class that Keras knows, received {value!r}. Put "
+                "@keras.saving.register_keras_serializable() before it."
+            )
+        return found
     if isinstance(value, dict) and name not in _OF_KERAS:
         return keras.saving.deserialize_keras_object(value)
     return value

@@ -187,7 +187,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def _prepare(self, ids: Any, training: bool | None) -> Any:
         if training is False:
             self.shadow.warn_if_untrained()
-        else:
+        elif self.trainable:
             optimizer = compiled_optimizer()
             if optimizer is not None:
                 adopt(optimizer)
