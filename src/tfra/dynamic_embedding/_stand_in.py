@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 
 from tfra._keras import calling_optimizer, is_rebuilding, keras, require_backend
-from tfra._tf import ResourceVariable, in_plain_graph, is_in_while_loop, ops, tape_may_record, tf
+from tfra._tf import (
+    SAVE_FOR_CHECKPOINT,
+    AutoTrackable,
+    ResourceVariable,
+    in_plain_graph,
+    is_in_while_loop,
+    ops,
+    tape_may_record,
+    tf,
+)
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._variable import Variable
 
@@ -148,8 +157,23 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"<ShadowVariable path={self.path} of {self.params!r}>"
 
-    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
-        return {"params": self.params, **super()._trackable_children(*args, **kwargs)}
+    # --- In a SavedModel it is not a variable but an object that has one, and the table: what
+    # belongs to a variable is lost when it is loaded.
+
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        children = {"params": self.params, **super()._trackable_children(save_type, **kwargs)}
+        if save_type != SAVE_FOR_CHECKPOINT:
+            children["value"] = self.value
+        return children
+
+    def _export_to_saved_model_graph(self, object_map: Any, *args: Any, **kwargs: Any) -> Any:
+        object_map[self] = AutoTrackable()
+        return []
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        proto.user_object.identifier = "_generic_user_object"
+        proto.user_object.version.producer = 1
+        proto.user_object.version.min_consumer = 1
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns an empty array, by which `assign` brings back the rows as they are now."""
