@@ -106,6 +106,8 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/python bench/compare.py
 	$(say) "Variable against TFRA 0.8.1"
 	$(BIN)/python bench/compare_variable.py
+	$(say) "training against TFRA 0.8.1, torch, FBGEMM and static Keras"
+	$(BIN)/python bench/compare_training.py
 
 bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench
