@@ -191,9 +191,9 @@ class Table {
 
   virtual TableStats stats() const = 0;
 
-  // A table with the content of this one whose rows have the slots of `rule`: with keep_slots, those
-  // of the same name and length are taken over; all others get their initial value. REQUIRES: no
-  // other thread writes to this table meanwhile.
+  // A table with the content of this one whose rows have the slots of `rule`: with keep_slots,
+  // those of the same name and length are taken over; all others get their initial value. REQUIRES:
+  // no other thread writes to this table meanwhile.
   Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
 
  protected:
