@@ -57,6 +57,7 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         self._creator: Any = None
         # The Variable it belongs to: a function that returns it, or None if it is gone.
         self.owner: Any = None
+        self.trained = False  # Whether an optimizer has met it.
         self._row: tf.Tensor | None = None
         with tf.init_scope():
             if in_plain_graph():
@@ -139,9 +140,11 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         return self._create_at(self.resource_handle)
 
     def _destroy_resource(self) -> None:
-        # The token goes, and the table with it, even if a graph holds on to the handle: TensorFlow
-        # keeps the graphs of some functions for ever.
-        tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=tf.zeros([0], tf.int64))
+        if self.trained and tf.executing_eagerly():
+            # The token goes, and the table with it, even if a graph holds on to the handle: of
+            # training steps TensorFlow keeps some for ever.
+            no_token = tf.zeros([0], tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=no_token)
         tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
 
     def _initialize_in_graph(self) -> None:

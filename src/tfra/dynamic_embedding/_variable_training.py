@@ -60,7 +60,12 @@ class VariableTraining:
 
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
         """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
+        self._note_training()
         return self._shards.write("apply_gradients", keys, (gradients,), **options)
+
+    def _note_training(self) -> None:
+        for table in self._shards.tables:
+            table.trained = True
 
     def update_rows(
         self,
@@ -82,6 +87,7 @@ class VariableTraining:
             step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
             optimizer: A name that no other optimizer has.
         """
+        self._note_training()
         step = tf.cast(step, tf.int64)
         values, slots = self._shards.read(
             "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
