@@ -34,6 +34,7 @@ std::vector<SlotMove> SharedSlots(const Table& from, const Table& to) {
 std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const ExportBatch& batch,
                                  size_t from_bytes, const std::vector<std::byte>& initial) {
   std::vector<std::byte> slots(batch.size * initial.size());
+  if (initial.empty()) return slots;
   for (size_t i = 0; i < batch.size; ++i) {
     std::byte* row = slots.data() + i * initial.size();
     std::memcpy(row, initial.data(), initial.size());
