@@ -24,6 +24,7 @@ from keras.src.saving import object_registration
 __all__ = [
     "calling_optimizer",
     "compiled_optimizer",
+    "inner_optimizers",
     "is_rebuilding",
     "keras",
     "require_backend",
@@ -53,6 +54,12 @@ def compiled_optimizer() -> Any:
     context = global_state.get_global_attribute("current_call_ctx")
     optimizer = getattr(getattr(context, "entry_layer", None), "optimizer", None)
     return optimizer if isinstance(optimizer, keras.optimizers.Optimizer) else None
+
+
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """Returns the optimizers that one passes gradients on to: of loss scaling, or of several."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return list(getattr(optimizer, "_inner_optimizers", ())) if inner is None else [inner]
 
 
 def is_rebuilding() -> bool:

@@ -35,6 +35,7 @@ __all__ = [
     "ops",
     "tape_may_record",
     "tf",
+    "write_plain_object",
 ]
 
 # One library for every version of TensorFlow: it uses the C API only.
@@ -96,6 +97,13 @@ def is_in_while_loop(graph: Any) -> bool:
 def tape_may_record() -> bool:
     """Whether a gradient tape is recording here."""
     return bool(record.could_possibly_record())
+
+
+def write_plain_object(proto: Any) -> None:
+    """Says in a SavedModel that an object is nothing but its children."""
+    proto.user_object.identifier = "_generic_user_object"
+    proto.user_object.version.producer = 1
+    proto.user_object.version.min_consumer = 1
 
 
 class Saveable(SaveableObject):  # type: ignore[misc]

@@ -207,6 +207,15 @@ def test_zeros_for_gradients_that_are_not_connected() -> None:
     assert int(shadow.params.size()) == 0
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("gradient_dtype", [tf.float16, tf.float32, tf.float64])
+def test_gradients_of_another_type(dtype: tf.DType, gradient_dtype: tf.DType) -> None:
+    shadow = de.shadow_ops.ShadowVariable(de.Variable(value_dtype=dtype, dim=2))
+    gradient = tf.IndexedSlices(tf.ones([1, 2], gradient_dtype), tf.constant([7], tf.int64))
+    keras.optimizers.SGD(0.5).apply([gradient], [shadow])
+    assert tf.cast(shadow.params.lookup([7]), tf.float32).numpy().tolist() == [[-0.5, -0.5]]
+
+
 def test_an_initializer_of_tensorflow_comes_back(tmp_path: Path) -> None:
     normal = tf.random_normal_initializer(1.0, 0.5, seed=3)
     model = functional(layers.Embedding(2, name="e", initializer=normal))

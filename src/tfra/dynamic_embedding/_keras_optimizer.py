@@ -3,7 +3,7 @@
 `adopt` puts `TrainsTables` in front of an optimizer's class: the gradients of stand-ins are taken
 out of each step, clipped and decayed together with those of dense variables, and applied to the
 tables. It happens to any optimizer by itself: when a layer is called in a compiled model, or when
-the optimizer first asks a stand-in for `overwrite_with_gradient`.
+the optimizer first asks a stand-in for `value` or `overwrite_with_gradient`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfra import optimizers as engine
-from tfra._keras import keras, take_name_of
+from tfra._keras import inner_optimizers, keras, take_name_of
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator
@@ -280,21 +280,18 @@ def adopt(optimizer: Any) -> Any:
     cls = type(optimizer)
     if issubclass(cls, (TrainsTables, _ChecksTables)):
         return optimizer
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        adopt(inner)
-    several = getattr(optimizer, "_inner_optimizers", None)
-    for one in several or ():
+    inner = inner_optimizers(optimizer)
+    for one in inner:
         adopt(one)
-    if several is not None:
-        return optimizer
-    if inner is None and optimizer.use_ema:
+    if inner and not hasattr(optimizer, "check_finite"):
+        return optimizer  # One of several for different variables, which does nothing itself.
+    if not inner and optimizer.use_ema:
         warnings.warn(
             "`use_ema` averages dense variables only: the rows of tables stay as they are.",
             stacklevel=3,
         )
     if cls not in _adopted:
-        mixin = TrainsTables if inner is None else _ChecksTables
+        mixin = _ChecksTables if inner else TrainsTables
         adopted = type(cls.__name__, (mixin, cls), {"plain_class": cls})
         adopted.__module__ = cls.__module__
         adopted.__qualname__ = cls.__qualname__
@@ -327,9 +324,9 @@ def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
             f"The gradient of {stand_in!r} must be tf.IndexedSlices, as a tape gives it. "
             f"Received: {gradient!r}"
         )
-    values = gradient.values
-    if values.dtype not in (stand_in.params.value_dtype, tf.float32):
-        values = tf.cast(values, tf.float32)
+    values, value_dtype = gradient.values, stand_in.params.value_dtype
+    if values.dtype != value_dtype:
+        values = tf.cast(values, arguments.compute_dtype(value_dtype))
     return TableGradient(stand_in, gradient.indices, values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._keras import keras
+from tfra._keras import inner_optimizers, keras
 from tfra._tf import tf
 from tfra.dynamic_embedding import _keras_optimizer, _v1_optimizer
 
@@ -45,8 +45,6 @@ def DynamicEmbeddingOptimizer(
             "Expected an optimizer of Keras 3 or of tf.compat.v1.train, received "
             f"{type(self).__module__}.{type(self).__name__}"
         )
-    inner = getattr(optimizer, "inner_optimizer", None)
-    several = [inner] if inner is not None else getattr(optimizer, "_inner_optimizers", [optimizer])
-    for one in several:
+    for one in inner_optimizers(optimizer) or [optimizer]:
         vars(one)["bp_v2"] = bool(bp_v2)
     return optimizer

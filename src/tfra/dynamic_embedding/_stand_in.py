@@ -27,6 +27,7 @@ from tfra._tf import (
     ops,
     tape_may_record,
     tf,
+    write_plain_object,
 )
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._variable import Variable
@@ -171,9 +172,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         return []
 
     def _write_object_proto(self, proto: Any, options: Any) -> None:
-        proto.user_object.identifier = "_generic_user_object"
-        proto.user_object.version.producer = 1
-        proto.user_object.version.min_consumer = 1
+        write_plain_object(proto)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns an empty array, by which `assign` brings back the rows as they are now."""
