@@ -33,7 +33,24 @@ void SumRow(std::byte* sum, const std::byte* gradient, size_t dim, bool add) {
   }
 }
 
+template <typename Stored>
+double SquaredNormOf(const std::byte* value, size_t dim) {
+  const auto* elements = reinterpret_cast<const Stored*>(value);
+  double sum = 0.0;
+  for (size_t j = 0; j < dim; ++j) {
+    const double element =
+        static_cast<double>(static_cast<typename ComputeOf<Stored>::type>(elements[j]));
+    sum += element * element;
+  }
+  return sum;
+}
+
 }  // namespace
+
+SquaredNorm SquaredNormFor(ValueType type) {
+  return DispatchFloating(
+      type, []<typename Stored>(Stored*) -> SquaredNorm { return SquaredNormOf<Stored>; });
+}
 
 AccumulateOp::Add AddFor(ValueType type) {
   return DispatchNumeric(

@@ -29,6 +29,7 @@ struct RowContext {
   const Initializer& initializer;
   bool metadata;
   uint32_t now;
+  NewKeys new_keys;
 
   void InitSlots(std::byte* row) const {
     if (layout.slots_bytes > 0) {
@@ -49,6 +50,24 @@ struct RowContext {
     meta.time = now;
     meta.count = meta.count > UINT32_MAX - writes ? UINT32_MAX : meta.count + writes;
     std::memcpy(row + layout.metadata_offset, &meta, sizeof(meta));
+  }
+};
+
+// Renews the metadata. Not for string values, unless new keys are dropped.
+struct TouchOp {
+  RowContext context;
+
+  size_t row_bytes() const { return context.layout.stride; }
+  void Fetch(size_t) const {}
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Update(size_t, std::byte* row) const { context.Touch(row, 1); }
+
+  void Fill(size_t, uint64_t word, std::byte* row) const {
+    context.initializer.Fill(word, row);
+    context.InitSlots(row);
+    context.InitMetadata(row, 1);
   }
 };
 
@@ -217,17 +236,16 @@ struct GradientOp {
   void Update(size_t i, std::byte* row) {
     const std::byte* gradient = gradients + i * gradient_bytes;
     auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
-    uint32_t writes = 1;
     if (!in_place || next[i] != KeyParts::kEnd) {
       sum(buffer, gradient, dim, false);
-      for (uint32_t k = next[i]; k != KeyParts::kEnd; k = next[k], ++writes) {
+      for (uint32_t k = next[i]; k != KeyParts::kEnd; k = next[k]) {
         sum(buffer, gradients + k * gradient_bytes, dim, true);
       }
       gradient = buffer;
     }
     updater.Apply(row, row + context.layout.slots_offset, gradient,
                   reinterpret_cast<std::byte*>(scratch.data()));
-    context.Touch(row, writes);
+    context.Touch(row, 1);
   }
 
   void Fill(size_t i, uint64_t word, std::byte* row) {
@@ -237,6 +255,10 @@ struct GradientOp {
     Update(i, row);
   }
 };
+
+// The sum of the squares of a value's elements. REQUIRES: a floating type.
+using SquaredNorm = double (*)(const std::byte* value, size_t dim);
+SquaredNorm SquaredNormFor(ValueType type);
 
 // How gradients of a type are widened to the compute type of the values and summed.
 GradientOp::Sum SumFor(ValueType gradient_type, ValueType value_type);

@@ -100,6 +100,7 @@ class Shard {
 
     explicit operator bool() const { return bucket != nullptr; }
     uint32_t row() const { return bucket->rows[index].load(std::memory_order_relaxed); }
+    uint64_t word() const { return bucket->words[index].load(std::memory_order_relaxed); }
   };
 
   ~Shard();

@@ -18,6 +18,7 @@ Status Validate(const TableOptions& options) {
                                    ", received " + std::to_string(options.dim));
   }
   TFRA_RETURN_IF_ERROR(CheckCapacity(options.initial_capacity));
+  TFRA_RETURN_IF_ERROR(ValidateAdmission(options.admission));
   return ValidateRule(options.rule, options.value_type);
 }
 
@@ -67,6 +68,9 @@ Status EstimateMemory(const TableOptions& options, int64_t keys, double string_k
   if (options.key_type == KeyType::kString) {
     const size_t length = static_cast<size_t>(string_key_bytes + 0.5);
     estimate->string_bytes = n * Blob::AllocatedBytes(length);
+  }
+  if (options.admission.kind == AdmissionKind::kBloomFilter) {
+    estimate->admission_bytes = FilterShape::For(options.admission).ShardBytes() * kShards;
   }
   return Status::Ok();
 }

@@ -22,7 +22,8 @@ TableBase::TableBase(const TableOptions& options, Initializer initializer)
       initializer_(std::move(initializer)),
       layout_(options),
       arena_(layout_.stride),
-      shards_(new Shard[kShards]) {}
+      shards_(new Shard[kShards]),
+      admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {}
 
 TableBase::~TableBase() {
   if (!has_string_keys() && !has_string_values()) return;
@@ -75,6 +76,12 @@ Status TableBase::CheckKeys(const KeyBatch& keys) const {
   return has_string_keys() ? CheckStrings(keys.strings, keys.size, "key") : Status::Ok();
 }
 
+Status TableBase::CheckMetadata(const char* what) const {
+  if (options_.metadata) return Status::Ok();
+  return Status::InvalidArgument(std::string(what) +
+                                 " needs a table with metadata, received one without");
+}
+
 Status TableBase::CheckStrings(const std::string_view* strings, size_t n, const char* what) const {
   for (size_t i = 0; i < n; ++i) {
     if (strings[i].size() <= Blob::kMaxSize) continue;
@@ -103,7 +110,6 @@ void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) cons
   shard->Erase(entry);
   DropStrings(RowAt(row), tally);
   shard->GiveRow(row);
-  ++tally->removals;
 }
 
 Status TableBase::Clear() try {
@@ -120,10 +126,38 @@ Status TableBase::Clear() try {
       shard.GiveRow(row);
     });
   }
+  if (admission_ != nullptr) admission_->Clear();
   Count(std::move(tally));
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
+
+Status TableBase::ExportAdmission(AdmissionState* state) try {
+  *state = AdmissionState();
+  if (admission_ == nullptr) return Status::Ok();
+  const ShardLocks locks(shards_.get(), kAllShards);
+  admission_->Save(state);
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+Status TableBase::RestoreAdmission(const AdmissionState& state) try {
+  if (admission_ == nullptr) return Status::Ok();
+  const ShardLocks locks(shards_.get(), kAllShards);
+  return admission_->Load(state);
+}
+TFRA_CATCH_BAD_ALLOC
+
+void TableBase::TakeHistory(TableBase* other) {
+  clock_.store(other->clock_.load());
+  if (admission_ != nullptr) admission_ = std::move(other->admission_);
+  for (const auto counter :
+       {&TableBase::hits_, &TableBase::misses_, &TableBase::inserts_, &TableBase::updates_,
+        &TableBase::removals_, &TableBase::ignored_, &TableBase::refused_, &TableBase::evictions_,
+        &TableBase::expirations_, &TableBase::restrict_runs_}) {
+    (this->*counter).store((other->*counter).load());
+  }
+}
 
 Status TableBase::Reserve(int64_t keys) try {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
@@ -194,6 +228,10 @@ void TableBase::Count(Tally tally) {
   add(updates_, tally.updates);
   add(removals_, tally.removals);
   add(ignored_, tally.ignored);
+  add(refused_, tally.refused);
+  add(evictions_, tally.evictions);
+  add(expirations_, tally.expirations);
+  add(restrict_runs_, tally.restrict_runs);
   add(string_bytes_, tally.string_bytes);
   if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
 }
@@ -213,6 +251,14 @@ TableStats TableBase::stats() const {
   stats.updates = updates_.load();
   stats.removals = removals_.load();
   stats.ignored = ignored_.load();
+  stats.refused = refused_.load();
+  stats.evictions = evictions_.load();
+  stats.expirations = expirations_.load();
+  stats.restrict_runs = restrict_runs_.load();
+  if (admission_ != nullptr) {
+    stats.waiting = admission_->waiting();
+    stats.admission_bytes = admission_->bytes();
+  }
   return stats;
 }
 

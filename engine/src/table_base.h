@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "admission.h"
 #include "epoch.h"
 #include "initializer.h"
 #include "row_arena.h"
@@ -43,20 +44,29 @@ class TableBase : public Table {
   Status Clear() override;
   Status Reserve(int64_t keys) override;
   Status Shrink() override;
+  Status ExportAdmission(AdmissionState* state) override;
+  Status RestoreAdmission(const AdmissionState& state) override;
   uint32_t clock() const override;
   void SetClock(uint32_t now) override { clock_.store(now); }
   TableStats stats() const override;
+
+  // Takes over what another table, which is about to go, has counted and knows of keys that wait;
+  // and its clock.
+  void TakeHistory(TableBase* other);
 
  protected:
   // Events of one thread in one call, added up once at its end.
   struct Tally {
     uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
+    uint64_t refused = 0, evictions = 0, expirations = 0, restrict_runs = 0;
     int64_t string_bytes = 0;
     std::vector<Retired> garbage;  // Strings that left the table.
   };
   void Count(Tally tally);
 
   Status CheckKeys(const KeyBatch& keys) const;
+  // `what` needs metadata.
+  Status CheckMetadata(const char* what) const;
   // Strings longer than a Blob holds.
   Status CheckStrings(const std::string_view* strings, size_t n, const char* what) const;
 
@@ -74,7 +84,8 @@ class TableBase : public Table {
   // Adds the strings that a row owns, after it left the index, to the tally's garbage.
   void DropStrings(const std::byte* row, Tally* tally) const;
 
-  // Takes an entry out, with its row and strings. REQUIRES: the shard's mutex.
+  // Takes an entry out, with its row and strings; counting it is the caller's. REQUIRES: the
+  // shard's mutex.
   void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const;
 
   // Constant after Initialize.
@@ -83,6 +94,7 @@ class TableBase : public Table {
 
   RowArena arena_;
   std::unique_ptr<Shard[]> shards_;
+  std::unique_ptr<Admission> admission_;  // Null: every key may enter.
 
  private:
   // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes.
@@ -90,6 +102,7 @@ class TableBase : public Table {
 
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
   std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
+  std::atomic<uint64_t> refused_{0}, evictions_{0}, expirations_{0}, restrict_runs_{0};
   std::atomic<int64_t> string_bytes_{0};
 };
 

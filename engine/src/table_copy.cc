@@ -75,6 +75,8 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
     TFRA_RETURN_IF_ERROR(other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
                                        options.metadata ? batch.metadata.data() : nullptr));
   }
+  // Every table is a TableBase.
+  static_cast<TableBase*>(other.get())->TakeHistory(static_cast<TableBase*>(this));
   *copy = std::move(other);
   return Status::Ok();
 }

@@ -1,5 +1,5 @@
-// The table itself, for one kind of keys. Its three parts: table_read.cc, table_write.cc,
-// table_scan.cc.
+// The table itself, for one kind of keys. Its parts: table_read.cc, table_write.cc, table_scan.cc,
+// table_restrict.cc.
 #pragma once
 
 #include <vector>
@@ -9,6 +9,7 @@
 #include "key_parts.h"
 #include "keys.h"
 #include "new_keys.h"
+#include "row_ops.h"
 #include "table_base.h"
 
 namespace tfra {
@@ -26,12 +27,17 @@ class TableOf : public TableBase {
                       void* out) override;
   Status Contains(const KeyBatch& keys, bool* exists) override;
 
+  Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) override;
+
   Status Assign(const KeyBatch& keys, const void* values, const void* slots,
-                const RowMetadata* metadata) override;
-  Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) override;
-  Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) override;
+                const RowMetadata* metadata, NewKeys new_keys) override;
+  Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
+                    NewKeys new_keys) override;
+  Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
+                   NewKeys new_keys) override;
   Status ApplyGradients(const KeyBatch& keys, const void* gradients, ValueType gradient_type,
-                        const UpdateParams& params) override;
+                        const UpdateParams& params, NewKeys new_keys) override;
+  Status Touch(const KeyBatch& keys, NewKeys new_keys) override;
   Status Remove(const KeyBatch& keys, size_t* removed) override;
 
   Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) override;
@@ -39,6 +45,10 @@ class TableOf : public TableBase {
   Status CountIf(const MetadataPredicate& predicate, uint64_t* count) override;
   Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) override;
   Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) override;
+
+  Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) override;
+  Status Expire(const ExpiryRule& rule, uint64_t* expired) override;
+  Status Histograms(RowHistograms* histograms) override;
 
  private:
   // What was found in one bucket: the key's row (a string's: that of a key with its hash), if still
@@ -93,6 +103,9 @@ class TableOf : public TableBase {
 
   // --- table_write.cc
 
+  RowContext Context(NewKeys new_keys) const {
+    return {layout_, initializer_, options_.metadata, clock(), new_keys};
+  }
   // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
   // not run out of memory half-way. Fills `new_keys`. Other threads may write meanwhile.
   template <typename Op>
@@ -107,12 +120,17 @@ class TableOf : public TableBase {
   // Writes the keys as the Op says.
   template <typename Op>
   Status Write(const Words& words, const KeyParts& parts, const Op& prototype);
-  // REQUIRES, for these two: the mutexes of the keys' shards. `order` has `count` key numbers.
+  // REQUIRES, for these: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, Tally* tally);
+  // Does with a key that is not there what the Op's NewKeys say.
   template <typename Op>
-  Status InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
+  Status InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
+                   PendingBlobs* new_keys, Tally* tally);
+  // seen: how often the key was, this time included.
+  template <typename Op>
+  Status InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, uint32_t seen, Op* op,
                    PendingBlobs* new_keys, Tally* tally);
 
   // Whether a row belongs to a string key. REQUIRES: the row cannot change owner meanwhile.
@@ -132,9 +150,16 @@ class TableOf : public TableBase {
                     ExportBatch* batch) const;
   void AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const;
   void Truncate(size_t rows, ExportBatch* batch) const;
+
+  // --- table_visit.h
+
+  // Calls visit(entry, row) for every row of a shard. `row_bytes` from `row_offset` on are
+  // prefetched. REQUIRES: the shard's mutex.
+  template <typename Visit>
+  void VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit);
   // Calls visit(shard number, entry, metadata) for every row, a shard at a time, with its mutex.
   template <typename Visit>
-  Status VisitMetadata(Visit&& visit);
+  void VisitMetadata(Visit&& visit);
 };
 
 }  // namespace tfra

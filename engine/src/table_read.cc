@@ -150,6 +150,27 @@ void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
 }
 
 template <typename Keys>
+Status TableOf<Keys>::LookupMetadata(const KeyBatch& keys, RowMetadata* metadata,
+                                     bool* exists) try {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  TFRA_RETURN_IF_ERROR(CheckMetadata("looking up metadata"));
+  const Words words(keys);
+  ForEachPart(keys.size, [&](size_t begin, size_t end) {
+    EpochGuard guard;
+    for (size_t i = begin; i < end; ++i) {
+      const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
+        LoadRow(reinterpret_cast<std::byte*>(metadata + i), row + layout_.metadata_offset,
+                sizeof(RowMetadata));
+      });
+      if (!found) metadata[i] = RowMetadata{};
+      if (exists != nullptr) exists[i] = found;
+    }
+  });
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
 Status TableOf<Keys>::LookupRows(const KeyBatch& keys, void* values, void* slots) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) return Status::WrongType("expected values that are numbers");
@@ -208,6 +229,7 @@ void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
   template Status TableOf<Keys>::Contains(const KeyBatch&, bool*);                              \
   template Status TableOf<Keys>::Lookup(const KeyBatch&, const Defaults&, void*, bool*);        \
   template Status TableOf<Keys>::LookupRows(const KeyBatch&, void*, void*);                     \
+  template Status TableOf<Keys>::LookupMetadata(const KeyBatch&, RowMetadata*, bool*);          \
   template Status TableOf<Keys>::LookupPooled(const KeyBatch&, const Defaults&, const Pooling&, \
                                               void*);
 TFRA_INSTANTIATE(IntKeys)

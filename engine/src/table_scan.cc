@@ -3,6 +3,7 @@
 #include <string>
 
 #include "table_find.h"
+#include "table_visit.h"
 
 namespace tfra {
 namespace {
@@ -152,37 +153,12 @@ Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-template <typename Visit>
-Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
-  if (!options_.metadata) {
-    return Status::InvalidArgument(
-        "selecting by metadata needs a table with metadata, received one without");
-  }
-  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    Shard& shard = shards_[s];
-    std::lock_guard lock(shard.mutex());
-    const BucketArray* array = shard.array();
-    for (uint64_t b = 0; b < array->count; ++b) {
-      Bucket* bucket = array->buckets + b;
-      const uint32_t state = bucket->state.load(std::memory_order_relaxed);
-      for (uint32_t i = 0; i < kBucketEntries; ++i) {
-        if (!(state >> i & 1)) continue;
-        const Shard::Entry entry{bucket, i};
-        RowMetadata metadata;
-        std::memcpy(&metadata, RowAt(entry.row()) + layout_.metadata_offset, sizeof(metadata));
-        visit(s, entry, metadata);
-      }
-    }
-  });
-  return Status::Ok();
-}
-
-template <typename Keys>
 Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) try {
+  TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   std::vector<uint64_t> counts(kShards);
-  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
+  VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
     counts[s] += predicate(metadata);
-  }));
+  });
   *count = 0;
   for (uint64_t each : counts) *count += each;
   return Status::Ok();
@@ -191,12 +167,13 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) try {
+  TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   std::vector<Tally> tallies(kShards);
-  TFRA_RETURN_IF_ERROR(
-      VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
-        if (!predicate(metadata)) return;
-        RemoveEntry(&shards_[s], entry, &tallies[s]);
-      }));
+  VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+    if (!predicate(metadata)) return;
+    RemoveEntry(&shards_[s], entry, &tallies[s]);
+    ++tallies[s].removals;
+  });
   *removed = 0;
   for (Tally& tally : tallies) {
     *removed += tally.removals;
@@ -208,20 +185,19 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) try {
+  TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
-  TFRA_RETURN_IF_ERROR(
-      VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
-        if (!predicate(metadata)) return;
-        ++selected[s].size;
-        if (has_string_keys()) {
-          const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
-          selected[s].string_keys.emplace_back(key->view());
-        } else {
-          const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
-          selected[s].int_keys.push_back(static_cast<int64_t>(word));
-        }
-      }));
+  VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+    if (!predicate(metadata)) return;
+    ++selected[s].size;
+    if (has_string_keys()) {
+      const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
+      selected[s].string_keys.emplace_back(key->view());
+    } else {
+      selected[s].int_keys.push_back(static_cast<int64_t>(entry.word()));
+    }
+  });
   for (const ExportBatch& each : selected) {
     batch->size += each.size;
     Append(&batch->int_keys, each.int_keys);

@@ -51,7 +51,7 @@ template <typename Op>
 std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyParts& parts,
                                                  size_t part, ShardSet shards, const Op& op) const {
   std::vector<uint32_t> keys;
-  if ((parts.shards(part) & shards) == 0) return keys;
+  if ((parts.shards(part) & shards) == 0 || op.context.new_keys == NewKeys::kDrop) return keys;
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     for (size_t k = 0; k < count; ++k) {
       const uint32_t i = order[k];
@@ -198,7 +198,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     } else if (!op->Inserts(i)) {
       ++tally->ignored;
     } else if (status.ok()) {
-      status = InsertRow(words, i, hash, &shard, op, new_keys, tally);
+      status = InsertKey(words, i, hash, &shard, op, new_keys, tally);
     }
   }
   tally->updates += hot_tally.updates;
@@ -208,15 +208,35 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
+Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
                                 PendingBlobs* new_keys, Tally* tally) {
+  const NewKeys rule = op->context.new_keys;
+  bool enters = rule != NewKeys::kDrop;
+  uint32_t seen = 1;
+  if (rule == NewKeys::kAdmit && admission_ != nullptr) {
+    try {
+      enters = admission_->Admit(ShardOf(hash), words[i], words.bytes(i), op->context.now, &seen);
+    } catch (const std::bad_alloc&) {
+      return Status::OutOfMemory("out of memory for counting keys that wait to enter");
+    }
+  }
+  if (enters) return InsertRow(words, i, hash, shard, seen, op, new_keys, tally);
+  ++tally->refused;
+  return Status::Ok();
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard,
+                                uint32_t seen, Op* op, PendingBlobs* new_keys, Tally* tally) {
   // Both were done before, unless other threads removed the key since or took the room.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
-  uint32_t number;
+  uint32_t number = 0;
   TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     op->Fill(i, words[i], row);
+    if (seen > 1) op->context.Touch(row, seen - 1);
     if constexpr (Keys::kStrings) {
       Blob* key = new_keys->Take(i);
       tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
@@ -230,10 +250,10 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
 
 template <typename Keys>
 Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata) try {
+                             const RowMetadata* metadata, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
-  const RowContext context{layout_, initializer_, options_.metadata, clock()};
+  const RowContext context = Context(new_keys);
   if (!has_string_values()) {
     return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
       return Write(words, KeyParts::Split<Keys>(words),
@@ -255,13 +275,14 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) try {
+Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
+                                 NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
   }
   const Words words(keys);
-  const RowContext context{layout_, initializer_, options_.metadata, clock()};
+  const RowContext context = Context(new_keys);
   return Write(words, KeyParts::Split<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
                             AddFor(options_.value_type), static_cast<size_t>(options_.dim)});
@@ -269,14 +290,15 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) try {
+Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
+                                NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (!IsFloating(options_.value_type)) {
     return Status::WrongType(std::string("expected a table of floating values, received ") +
                              NameOf(options_.value_type) + " values");
   }
   const Words words(keys);
-  const RowContext context{layout_, initializer_, options_.metadata, clock()};
+  const RowContext context = Context(new_keys);
   const ValueType compute = ComputeType(options_.value_type);
   return Write(
       words, KeyParts::Split<Keys>(words),
@@ -288,7 +310,8 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                     ValueType gradient_type, const UpdateParams& params) try {
+                                     ValueType gradient_type, const UpdateParams& params,
+                                     NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
     return Status::InvalidArgument(
@@ -307,12 +330,23 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
   KeyParts parts = KeyParts::Split<Keys>(words);
   const auto next = parts.ExtractDuplicates(words);
   const RowUpdater updater(options_.rule, params, options_.value_type, dim);
-  const RowContext context{layout_, initializer_, options_.metadata, clock()};
+  const RowContext context = Context(new_keys);
   return Write(words, parts,
                GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
                           dim * SizeOf(gradient_type), gradient_type == compute,
                           SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
                           std::vector<double>(updater.scratch_elements())});
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
+Status TableOf<Keys>::Touch(const KeyBatch& keys, NewKeys new_keys) try {
+  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
+  TFRA_RETURN_IF_ERROR(CheckMetadata("renewing metadata"));
+  const Words words(keys);
+  KeyParts parts = KeyParts::Split<Keys>(words);
+  parts.ExtractDuplicates(words);
+  return Write(words, parts, TouchOp{Context(has_string_values() ? NewKeys::kDrop : new_keys)});
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -329,7 +363,9 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
       Shard& shard = ShardFor(hash);
       const auto entry = shard.Find(
           words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
-      if (entry) RemoveEntry(&shard, entry, &tally);
+      if (!entry) return;
+      RemoveEntry(&shard, entry, &tally);
+      ++tally.removals;
     };
     const auto visit = [&](size_t i, const Probe& probe) {
       if (probe.row != nullptr) remove(i);
@@ -350,13 +386,14 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
 }
 TFRA_CATCH_BAD_ALLOC
 
-#define TFRA_INSTANTIATE(Keys)                                                           \
-  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,       \
-                                        const RowMetadata*);                             \
-  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*);   \
-  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*);  \
-  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType, \
-                                                const UpdateParams&);                    \
+#define TFRA_INSTANTIATE(Keys)                                                                   \
+  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,               \
+                                        const RowMetadata*, NewKeys);                            \
+  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*, NewKeys);  \
+  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*, NewKeys); \
+  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,         \
+                                                const UpdateParams&, NewKeys);                   \
+  template Status TableOf<Keys>::Touch(const KeyBatch&, NewKeys);                                \
   template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

@@ -94,6 +94,25 @@ struct UpdateParams {
   double clipvalue = 0.0;     // Each element of the gradient; 0 is none.
 };
 
+enum class AdmissionKind : uint8_t { kAll, kMinCount, kBloomFilter, kProbability };
+
+// Which keys that are not in the table may enter it. A key is seen once by each call that would
+// insert it. Until it enters, what the call brings for it is dropped, and counted as refused.
+struct AdmissionSpec {
+  AdmissionKind kind = AdmissionKind::kAll;
+  // kMinCount, kBloomFilter: it enters when it is seen for this time. kMinCount counts exactly, in
+  // memory that grows with the keys that wait. kBloomFilter counts in memory of a fixed size: a key
+  // may enter early, since other keys share its counters, but never late.
+  uint32_t min_count = 1;
+  // kBloomFilter: after so many keys were seen, a new one is taken for one of them with this
+  // probability.
+  int64_t filter_keys = 0;
+  double filter_error = 0.01;
+  // kProbability: each time it is seen, it enters with this probability.
+  double probability = 1.0;
+  uint64_t seed = 0;
+};
+
 struct TableOptions {
   KeyType key_type = KeyType::kInt64;
   ValueType value_type = ValueType::kFloat32;
@@ -102,6 +121,7 @@ struct TableOptions {
   RuleSpec rule;
   // Each row also carries a RowMetadata (8 bytes), kept up to date by every write.
   bool metadata = false;
+  AdmissionSpec admission;
   // Room for so many keys before the index first grows.
   int64_t initial_capacity = 0;
 };

@@ -22,6 +22,7 @@
 // std::string[n * dim].
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,8 +58,51 @@ struct Defaults {
 
 // Kept in each row of a table with TableOptions::metadata, renewed by every write to the row.
 struct RowMetadata {
-  uint32_t time;   // Table::clock() of the last write.
-  uint32_t count;  // Writes so far, duplicates in a batch included; stays at its maximum.
+  uint32_t time;  // Table::clock() of the last write.
+  // Writes so far; stays at its maximum. An optimizer step counts once for each key, however often
+  // the batch has it.
+  uint32_t count;
+};
+
+// What becomes of the keys of a writing call that are not in the table.
+enum class NewKeys : uint8_t {
+  kInsert,  // They enter.
+  kAdmit,   // Those enter that TableOptions::admission lets in; the others are dropped.
+  kDrop,    // They are dropped.
+};
+
+// Which rows stay when there are too many. Of rows that are equal in this, which ones does not
+// depend on the order in which they came.
+enum class Ranking : uint8_t {
+  kNewest,        // By the time of the last write, then by the number of writes.
+  kMostFrequent,  // By the number of writes, then by the time of the last one.
+};
+
+// Which rows have expired: those of which one of these holds.
+struct ExpiryRule {
+  uint32_t written_before = 0;  // The last write was before this time; 0: whatever it was.
+  // The L2 norm of the value is below this although the row was written `norm_writes` times; 0:
+  // whatever it is.
+  double norm_below = 0.0;
+  uint32_t norm_writes = 1;
+};
+
+// How many rows there are of each age in seconds, number of writes, and L2 norm of the value. Bins
+// double: [i] counts numbers whose binary form has i digits (0; 1; 2 and 3; 4 to 7; ...).
+struct RowHistograms {
+  std::array<uint64_t, 33> age{};     // With metadata only,
+  std::array<uint64_t, 33> writes{};  // both.
+  // [i] counts norms from 2^(i - 32) to 2^(i - 31); the first also smaller, the last also larger
+  // ones and those that are not numbers. With floating values only.
+  std::array<uint64_t, 64> norm{};
+};
+
+// What a table knows of keys that have not entered yet; see AdmissionSpec.
+struct AdmissionState {
+  std::vector<int64_t> int_keys;         // kMinCount: the keys that wait, n of them,
+  std::vector<std::string> string_keys;  // if they are strings,
+  std::vector<RowMetadata> seen;         // and when and how often each was seen.
+  std::vector<std::byte> filter;         // kBloomFilter, kProbability.
 };
 
 using MetadataPredicate = std::function<bool(const RowMetadata&)>;
@@ -109,7 +153,13 @@ struct TableStats {
   uint64_t inserts = 0;
   uint64_t updates = 0;  // Writes to rows that were there.
   uint64_t removals = 0;
-  uint64_t ignored = 0;  // Keys that Accumulate was told to leave alone.
+  uint64_t ignored = 0;      // Keys that Accumulate was told to leave alone.
+  uint64_t refused = 0;      // Writes to keys that were not let in.
+  uint64_t evictions = 0;    // Keys that had to leave to make room: for Restrict.
+  uint64_t expirations = 0;  // Keys that left because of Expire.
+  uint64_t restrict_runs = 0;
+  uint64_t waiting = 0;          // Keys that were seen and may enter later, where these are known.
+  uint64_t admission_bytes = 0;  // Memory of what is known of keys that have not entered.
 };
 
 class Table {
@@ -140,25 +190,36 @@ class Table {
   // Inserts or overwrites. values: (n, dim). slots: (n, slot_elements()) or null, which leaves the
   // slots of rows that are there and gives new rows initial ones. metadata: (n), or null.
   virtual Status Assign(const KeyBatch& keys, const void* values, const void* slots = nullptr,
-                        const RowMetadata* metadata = nullptr) = 0;
+                        const RowMetadata* metadata = nullptr,
+                        NewKeys new_keys = NewKeys::kInsert) = 0;
 
   // deltas: (n, dim). exists: (n), what the caller last knew of each key. Found and true: adds
   // (bool: or). Missing and false: inserts the delta as the value. Otherwise: leaves the key alone
   // and counts it as ignored.
-  virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) = 0;
+  virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
+                            NewKeys new_keys = NewKeys::kInsert) = 0;
 
   // Adds to whole rows; missing keys are inserted from their initial value and slots first. deltas:
   // (n, dim). slots: (n, slot_elements()), or null. Values must be floating.
-  virtual Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) = 0;
+  virtual Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
+                           NewKeys new_keys = NewKeys::kAdmit) = 0;
 
   // One optimizer step. gradients: (n, dim) of gradient_type, which is the value type or
   // ComputeType(value_type). Missing keys are inserted from their initial value first.
   virtual Status ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                ValueType gradient_type, const UpdateParams& params) = 0;
+                                ValueType gradient_type, const UpdateParams& params,
+                                NewKeys new_keys = NewKeys::kAdmit) = 0;
+
+  // Renews the metadata of rows, as one write; of equal keys, one counts. Keys that are let in get
+  // their initial value; in a table of string values, none is. REQUIRES (kInvalidArgument
+  // otherwise): TableOptions::metadata.
+  virtual Status Touch(const KeyBatch& keys, NewKeys new_keys = NewKeys::kAdmit) = 0;
+  // metadata: (n), zeros for keys that are not there. exists: (n), or null. REQUIRES as for Touch.
+  virtual Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) = 0;
 
   // removed: how many of the keys were there.
   virtual Status Remove(const KeyBatch& keys, size_t* removed) = 0;
-  // Keeps the memory for reuse; Shrink gives it back.
+  // Forgets also the keys that wait to enter. Keeps the memory for reuse; Shrink gives it back.
   virtual Status Clear() = 0;
   virtual uint64_t size() const = 0;
 
@@ -179,6 +240,23 @@ class Table {
   // Keys only: the other vectors of `batch` stay empty.
   virtual Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) = 0;
 
+  // Leaves the `keep` best rows and evicts the others. Takes a few passes like those above, and
+  // little memory. Exact if no other thread writes meanwhile; rows that others write while it runs
+  // may stay in addition. REQUIRES as for CountIf.
+  virtual Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) = 0;
+  // Removes what has expired, in one pass; of keys that wait to enter, those last seen before
+  // `written_before`. REQUIRES (kInvalidArgument otherwise): TableOptions::metadata, unless only
+  // norms are looked at, from 0 writes on; floating values, if norms are.
+  virtual Status Expire(const ExpiryRule& rule, uint64_t* expired) = 0;
+  // One pass, like those above.
+  virtual Status Histograms(RowHistograms* histograms) = 0;
+
+  // What is known of keys that have not entered: to be saved, and restored into a table with the
+  // same AdmissionSpec, in place of what that knows. `state` may hold the states of several tables
+  // one after the other, which had different keys.
+  virtual Status ExportAdmission(AdmissionState* state) = 0;
+  virtual Status RestoreAdmission(const AdmissionState& state) = 0;
+
   // Makes room for `keys` keys in all, so that no growth happens until then.
   virtual Status Reserve(int64_t keys) = 0;
   // Gives memory that the present keys do not need back to the operating system. Writing threads
@@ -192,8 +270,9 @@ class Table {
   virtual TableStats stats() const = 0;
 
   // A table with the content of this one whose rows have the slots of `rule`: with keep_slots,
-  // those of the same name and length are taken over; all others get their initial value. REQUIRES:
-  // no other thread writes to this table meanwhile.
+  // those of the same name and length are taken over; all others get their initial value. Counters,
+  // the clock and keys that wait to enter go along. REQUIRES: no other thread writes to this table
+  // meanwhile.
   Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
 
  protected:

@@ -1,0 +1,289 @@
+#include "admission.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "keys.h"
+#include "waiting_keys.h"
+
+namespace tfra {
+namespace {
+
+// Exact counts.
+class MinCountAdmission final : public Admission {
+ public:
+  MinCountAdmission(uint32_t min_count, bool words_are_hashes)
+      : min_count_(min_count), words_are_hashes_(words_are_hashes) {
+    for (auto& keys : waiting_) keys = std::make_unique<WaitingKeys>(words_are_hashes);
+  }
+
+  bool Admit(uint32_t shard, uint64_t word, std::string_view bytes, uint32_t now,
+             uint32_t* seen) override {
+    *seen = 1;
+    if (min_count_ == 1) return true;
+    WaitingKeys& keys = *waiting_[shard];
+    *seen = keys.Add(word, bytes, now, 1);
+    if (*seen < min_count_) return false;
+    keys.Remove(word, bytes);
+    return true;
+  }
+
+  void Expire(uint32_t shard, uint32_t before) override { waiting_[shard]->RemoveBefore(before); }
+
+  uint64_t waiting() const override {
+    uint64_t size = 0;
+    for (const auto& keys : waiting_) size += keys->size();
+    return size;
+  }
+  uint64_t bytes() const override {
+    uint64_t bytes = 0;
+    for (const auto& keys : waiting_) bytes += keys->bytes();
+    return bytes;
+  }
+
+  void Clear() override {
+    for (auto& keys : waiting_) keys->Clear();
+  }
+
+  void Save(AdmissionState* state) const override {
+    for (const auto& keys : waiting_) {
+      keys->ForEach([&](uint64_t word, std::string_view bytes, const RowMetadata& seen) {
+        if (words_are_hashes_) {
+          state->string_keys.emplace_back(bytes);
+        } else {
+          state->int_keys.push_back(static_cast<int64_t>(word));
+        }
+        state->seen.push_back(seen);
+      });
+    }
+  }
+
+  Status Load(const AdmissionState& state) override {
+    const size_t n = words_are_hashes_ ? state.string_keys.size() : state.int_keys.size();
+    if (n != state.seen.size()) {
+      return Status::InvalidArgument("expected a count for each of " + std::to_string(n) +
+                                     " keys that wait to enter, received " +
+                                     std::to_string(state.seen.size()));
+    }
+    Clear();
+    for (size_t i = 0; i < n; ++i) {
+      const std::string_view bytes =
+          words_are_hashes_ ? std::string_view(state.string_keys[i]) : std::string_view();
+      const uint64_t word = words_are_hashes_ ? HashBytes(bytes.data(), bytes.size())
+                                              : static_cast<uint64_t>(state.int_keys[i]);
+      const uint32_t shard = ShardOf(words_are_hashes_ ? word : MixInt64(word));
+      const RowMetadata& seen = state.seen[i];
+      if (seen.count > 0) waiting_[shard]->Add(word, bytes, seen.time, seen.count);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const uint32_t min_count_;
+  const bool words_are_hashes_;
+  std::array<std::unique_ptr<WaitingKeys>, kShards> waiting_;
+};
+
+// Counts in a counting Bloom filter: a key's count is the smallest of its counters, and only those
+// that have the smallest value are advanced, so that others are disturbed as little as can be.
+class BloomAdmission final : public Admission {
+ public:
+  BloomAdmission(const AdmissionSpec& spec, bool words_are_hashes)
+      : min_count_(spec.min_count),
+        words_are_hashes_(words_are_hashes),
+        shape_(FilterShape::For(spec)) {
+    for (auto& filter : filters_) filter.resize(shape_.ShardBytes());
+  }
+
+  bool Admit(uint32_t shard, uint64_t word, std::string_view, uint32_t, uint32_t* seen) override {
+    const uint64_t hash = words_are_hashes_ ? word : MixInt64(word);
+    std::byte* filter = filters_[shard].data();
+    uint64_t places[kMaxHashes];
+    // Two hashes make any number of them (Kirsch and Mitzenmacher).
+    uint64_t place_hash = MixInt64(hash ^ 0xA5A3564E5B3A7C19u);
+    const uint64_t step = MixInt64(hash + 0x9E3779B97F4A7C15u) | 1;
+    uint32_t count = UINT32_MAX;
+    for (uint32_t k = 0; k < shape_.hashes; ++k, place_hash += step) {
+      places[k] = static_cast<uint64_t>(
+          (static_cast<unsigned __int128>(place_hash) * shape_.counters) >> 64);
+      count = std::min(count, Get(filter, places[k]));
+    }
+    *seen = count + 1;
+    // The counters stay as they are then: they are others' too.
+    if (*seen >= min_count_) return true;
+    for (uint32_t k = 0; k < shape_.hashes; ++k) {
+      if (Get(filter, places[k]) == count) Set(filter, places[k], count + 1);
+    }
+    return false;
+  }
+
+  uint64_t bytes() const override { return shape_.ShardBytes() * kShards; }
+
+  void Clear() override {
+    for (auto& filter : filters_) std::fill(filter.begin(), filter.end(), std::byte{0});
+  }
+
+  void Save(AdmissionState* state) const override {
+    state->filter.reserve(state->filter.size() + bytes());
+    for (const auto& filter : filters_) {
+      state->filter.insert(state->filter.end(), filter.begin(), filter.end());
+    }
+  }
+
+  Status Load(const AdmissionState& state) override {
+    if (state.filter.size() % bytes() != 0) {
+      return Status::InvalidArgument("expected the state of a Bloom filter of " +
+                                     std::to_string(bytes()) + " bytes, received " +
+                                     std::to_string(state.filter.size()) + " bytes");
+    }
+    Clear();
+    // Filters of tables that had different keys: the larger counter serves the keys of both.
+    for (size_t from = 0; from < state.filter.size(); from += shape_.ShardBytes()) {
+      std::byte* filter = filters_[from / shape_.ShardBytes() % kShards].data();
+      for (uint64_t i = 0; i < shape_.counters; ++i) {
+        Set(filter, i, std::max(Get(filter, i), Get(state.filter.data() + from, i)));
+      }
+    }
+    return Status::Ok();
+  }
+
+  static constexpr uint32_t kMaxHashes = 64;
+
+ private:
+  uint32_t Get(const std::byte* filter, uint64_t i) const {
+    if (shape_.bits == 4) return std::to_integer<uint32_t>(filter[i / 2] >> (i % 2 * 4)) & 15;
+    if (shape_.bits == 8) return std::to_integer<uint32_t>(filter[i]);
+    uint16_t count;
+    std::memcpy(&count, filter + 2 * i, sizeof(count));
+    return count;
+  }
+
+  void Set(std::byte* filter, uint64_t i, uint32_t count) const {
+    if (shape_.bits == 4) {
+      const uint32_t shift = i % 2 * 4;
+      filter[i / 2] &= ~(std::byte{15} << shift);
+      filter[i / 2] |= static_cast<std::byte>(count << shift);
+    } else if (shape_.bits == 8) {
+      filter[i] = static_cast<std::byte>(count);
+    } else {
+      const auto narrow = static_cast<uint16_t>(count);
+      std::memcpy(filter + 2 * i, &narrow, sizeof(narrow));
+    }
+  }
+
+  const uint32_t min_count_;
+  const bool words_are_hashes_;
+  const FilterShape shape_;
+  std::array<std::vector<std::byte>, kShards> filters_;
+};
+
+// A draw of its own for each time a key is seen. The draws of a shard are numbered, so that the
+// results depend on the order of the calls, not on threads.
+class RandomAdmission final : public Admission {
+ public:
+  RandomAdmission(const AdmissionSpec& spec, bool words_are_hashes)
+      : probability_(spec.probability), seed_(spec.seed), words_are_hashes_(words_are_hashes) {}
+
+  bool Admit(uint32_t shard, uint64_t word, std::string_view, uint32_t, uint32_t* seen) override {
+    *seen = 1;
+    const uint64_t hash = words_are_hashes_ ? word : MixInt64(word);
+    const uint64_t draw = MixInt64(seed_ ^ MixInt64(++draws_[shard]));
+    return static_cast<double>(MixInt64(hash ^ draw) >> 11) * 0x1p-53 < probability_;
+  }
+
+  uint64_t bytes() const override { return sizeof(draws_); }
+  void Clear() override { draws_.fill(0); }
+
+  void Save(AdmissionState* state) const override {
+    const auto* bytes = reinterpret_cast<const std::byte*>(draws_.data());
+    state->filter.insert(state->filter.end(), bytes, bytes + sizeof(draws_));
+  }
+
+  Status Load(const AdmissionState& state) override {
+    if (state.filter.size() % sizeof(draws_) != 0) {
+      return Status::InvalidArgument("expected the state of admission by chance, " +
+                                     std::to_string(sizeof(draws_)) + " bytes, received " +
+                                     std::to_string(state.filter.size()) + " bytes");
+    }
+    Clear();
+    for (size_t from = 0; from < state.filter.size(); from += sizeof(draws_)) {
+      std::array<uint64_t, kShards> draws;
+      std::memcpy(draws.data(), state.filter.data() + from, sizeof(draws));
+      for (uint32_t s = 0; s < kShards; ++s) draws_[s] = std::max(draws_[s], draws[s]);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const double probability_;
+  const uint64_t seed_;
+  const bool words_are_hashes_;
+  std::array<uint64_t, kShards> draws_{};
+};
+
+}  // namespace
+
+void Admission::Expire(uint32_t, uint32_t) {}
+
+FilterShape FilterShape::For(const AdmissionSpec& spec) {
+  FilterShape shape;
+  const double ln2 = std::log(2.0);
+  const double per_key = -std::log(spec.filter_error) / (ln2 * ln2);
+  // A shard may get a few keys more than its share.
+  const double keys = static_cast<double>(spec.filter_keys) / kShards;
+  shape.counters = static_cast<uint64_t>(std::ceil((keys + 4 * std::sqrt(keys)) * per_key));
+  shape.counters = (shape.counters + 15) / 16 * 16;
+  shape.bits = spec.min_count <= 15 ? 4 : spec.min_count <= 255 ? 8 : 16;
+  shape.hashes = std::clamp<uint32_t>(static_cast<uint32_t>(std::lround(per_key * ln2)), 1,
+                                      BloomAdmission::kMaxHashes);
+  return shape;
+}
+
+Status ValidateAdmission(const AdmissionSpec& spec) {
+  const bool counts =
+      spec.kind == AdmissionKind::kMinCount || spec.kind == AdmissionKind::kBloomFilter;
+  if (counts && spec.min_count < 1) {
+    return Status::InvalidArgument("expected a count of 1 or more for admission, received 0");
+  }
+  if (spec.kind == AdmissionKind::kBloomFilter) {
+    if (spec.min_count > UINT16_MAX) {
+      return Status::InvalidArgument("a Bloom filter counts to at most 65535, received " +
+                                     std::to_string(spec.min_count));
+    }
+    constexpr int64_t kMost = int64_t{1} << 40;
+    if (spec.filter_keys < 1 || spec.filter_keys > kMost) {
+      return Status::InvalidArgument("expected a Bloom filter for 1 to 2**40 keys, received " +
+                                     std::to_string(spec.filter_keys));
+    }
+    if (!(spec.filter_error >= 1e-15 && spec.filter_error < 1.0)) {
+      return Status::InvalidArgument(
+          "expected an error rate between 1e-15 and 1 for a Bloom filter, received " +
+          std::to_string(spec.filter_error));
+    }
+  }
+  if (spec.kind == AdmissionKind::kProbability &&
+      !(spec.probability >= 0.0 && spec.probability <= 1.0)) {
+    return Status::InvalidArgument("expected a probability between 0 and 1, received " +
+                                   std::to_string(spec.probability));
+  }
+  return Status::Ok();
+}
+
+std::unique_ptr<Admission> Admission::Create(const AdmissionSpec& spec, bool words_are_hashes) {
+  switch (spec.kind) {
+    case AdmissionKind::kAll:
+      return nullptr;
+    case AdmissionKind::kMinCount:
+      return std::make_unique<MinCountAdmission>(spec.min_count, words_are_hashes);
+    case AdmissionKind::kBloomFilter:
+      return std::make_unique<BloomAdmission>(spec, words_are_hashes);
+    case AdmissionKind::kProbability:
+      return std::make_unique<RandomAdmission>(spec, words_are_hashes);
+  }
+  return nullptr;
+}
+
+}  // namespace tfra

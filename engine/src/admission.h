@@ -1,0 +1,53 @@
+// Which keys may enter a table: what is known of keys that are not in it.
+//
+// All state is by shard of the table, and guarded by the shards' mutexes.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "shard.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+Status ValidateAdmission(const AdmissionSpec& spec);
+
+// The counters of a Bloom filter: how many, of how many bits, and how many of them each key has.
+struct FilterShape {
+  uint64_t counters;  // In each shard.
+  uint32_t bits;      // 4, 8 or 16.
+  uint32_t hashes;
+
+  static FilterShape For(const AdmissionSpec& spec);
+
+  uint64_t ShardBytes() const { return counters * bits / 8; }
+};
+
+class Admission {
+ public:
+  // Null for AdmissionKind::kAll. REQUIRES: the spec is valid.
+  static std::unique_ptr<Admission> Create(const AdmissionSpec& spec, bool words_are_hashes);
+  virtual ~Admission() = default;
+
+  // Notes that a key which is not in the table was seen, and returns whether it may enter. `seen`:
+  // how often it was, as far as that is known. Throws std::bad_alloc. REQUIRES: the shard's mutex.
+  virtual bool Admit(uint32_t shard, uint64_t word, std::string_view bytes, uint32_t now,
+                     uint32_t* seen) = 0;
+  // Forgets keys last seen before a time. REQUIRES: the shard's mutex.
+  virtual void Expire(uint32_t shard, uint32_t before);
+
+  // Any thread.
+  virtual uint64_t waiting() const { return 0; }
+  virtual uint64_t bytes() const = 0;
+
+  // The rest REQUIRES all mutexes.
+  virtual void Clear() = 0;
+  virtual void Save(AdmissionState* state) const = 0;
+  // Takes a state in place of what is there. Unless it fits, nothing changes. Throws
+  // std::bad_alloc.
+  virtual Status Load(const AdmissionState& state) = 0;
+};
+
+}  // namespace tfra

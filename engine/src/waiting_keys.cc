@@ -1,0 +1,112 @@
+#include "waiting_keys.h"
+
+#include <new>
+
+#include "hash.h"
+#include "shard.h"
+
+namespace tfra {
+
+size_t WaitingKeys::HomeOf(uint64_t word) const {
+  // The top bits are the same for all keys of a shard.
+  const uint64_t hash = (words_are_hashes_ ? word : MixInt64(word)) << kShardBits;
+  return static_cast<size_t>((static_cast<unsigned __int128>(hash) * places_.size()) >> 64);
+}
+
+size_t WaitingKeys::Find(uint64_t word, std::string_view bytes) const {
+  size_t place = HomeOf(word);
+  while (places_[place].seen.count != 0 &&
+         (places_[place].word != word || (words_are_hashes_ && keys_[place]->view() != bytes))) {
+    if (++place == places_.size()) place = 0;
+  }
+  return place;
+}
+
+uint32_t WaitingKeys::Add(uint64_t word, std::string_view bytes, uint32_t now, uint32_t times) {
+  if (size() >= places_.size() * 3 / 4) Grow();
+  const size_t place = Find(word, bytes);
+  RowMetadata& seen = places_[place].seen;
+  if (seen.count == 0) {
+    if (words_are_hashes_) {
+      Blob* key = Blob::Make(bytes);
+      if (key == nullptr) throw std::bad_alloc();
+      keys_[place] = key;
+      key_bytes_ += key->allocated_bytes();
+    }
+    places_[place].word = word;
+    NoteSize(size() + 1);
+  }
+  seen.time = now;
+  seen.count = seen.count > UINT32_MAX - times ? UINT32_MAX : seen.count + times;
+  return seen.count;
+}
+
+void WaitingKeys::Remove(uint64_t word, std::string_view bytes) {
+  if (size() == 0) return;
+  const size_t place = Find(word, bytes);
+  if (places_[place].seen.count != 0) RemoveAt(place);
+}
+
+void WaitingKeys::RemoveAt(size_t place) {
+  if (words_are_hashes_) {
+    key_bytes_ -= keys_[place]->allocated_bytes();
+    std::free(keys_[place]);
+  }
+  NoteSize(size() - 1);
+  const size_t count = places_.size();
+  for (size_t next = place;;) {
+    if (++next == count) next = 0;
+    if (places_[next].seen.count == 0) break;
+    // The next one may move up if its search would come by the free place.
+    const size_t from_home = (next + count - HomeOf(places_[next].word)) % count;
+    if (from_home < (next + count - place) % count) continue;
+    places_[place] = places_[next];
+    if (words_are_hashes_) keys_[place] = keys_[next];
+    place = next;
+  }
+  places_[place].seen = RowMetadata{};
+  if (words_are_hashes_) keys_[place] = nullptr;
+}
+
+void WaitingKeys::RemoveBefore(uint32_t time) {
+  // Removing moves later ones up, also round the end: start behind a free place.
+  size_t start = 0;
+  while (start < places_.size() && places_[start].seen.count != 0) ++start;
+  for (size_t k = 1; k < places_.size(); ++k) {
+    const size_t place = (start + k) % places_.size();
+    while (places_[place].seen.count != 0 && places_[place].seen.time < time) RemoveAt(place);
+  }
+}
+
+void WaitingKeys::Clear() {
+  for (Blob* key : keys_) std::free(key);
+  std::vector<Place>().swap(places_);
+  std::vector<Blob*>().swap(keys_);
+  key_bytes_ = 0;
+  NoteSize(0);
+}
+
+void WaitingKeys::NoteSize(uint64_t size) {
+  size_.store(size, std::memory_order_relaxed);
+  bytes_.store(places_.capacity() * sizeof(Place) + keys_.capacity() * sizeof(Blob*) + key_bytes_,
+               std::memory_order_relaxed);
+}
+
+void WaitingKeys::Grow() {
+  const size_t count = std::max<size_t>(16, places_.size() * 3 / 2);
+  std::vector<Place> places(count);
+  std::vector<Blob*> keys(words_are_hashes_ ? count : 0);
+  places.swap(places_);
+  keys.swap(keys_);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].seen.count == 0) continue;
+    size_t place = HomeOf(places[i].word);
+    while (places_[place].seen.count != 0) {
+      if (++place == count) place = 0;
+    }
+    places_[place] = places[i];
+    if (words_are_hashes_) keys_[place] = keys[i];
+  }
+}
+
+}  // namespace tfra

@@ -1,0 +1,64 @@
+// Keys that were seen but have not entered the table, with how often and when: a small hash table
+// of one shard. One thread at a time may use it, but any may ask for its size and bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "blob.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+class WaitingKeys {
+ public:
+  explicit WaitingKeys(bool words_are_hashes) : words_are_hashes_(words_are_hashes) {}
+  ~WaitingKeys() { Clear(); }
+  WaitingKeys(const WaitingKeys&) = delete;
+  WaitingKeys& operator=(const WaitingKeys&) = delete;
+
+  // Counts a key, `times` times, and returns how often it was seen. Throws std::bad_alloc.
+  uint32_t Add(uint64_t word, std::string_view bytes, uint32_t now, uint32_t times);
+  // Takes a key out, if it is there.
+  void Remove(uint64_t word, std::string_view bytes);
+  void RemoveBefore(uint32_t time);
+  void Clear();
+
+  uint64_t size() const { return size_.load(std::memory_order_relaxed); }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // Calls body(word, key bytes, metadata) for each.
+  template <typename Body>
+  void ForEach(Body&& body) const {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (places_[i].seen.count == 0) continue;
+      body(places_[i].word, words_are_hashes_ ? keys_[i]->view() : std::string_view(),
+           places_[i].seen);
+    }
+  }
+
+ private:
+  struct Place {
+    uint64_t word;
+    RowMetadata seen;  // A count of 0: nobody is here.
+  };
+
+  // The key's place, or the free one where it would go. REQUIRES: a free place.
+  size_t Find(uint64_t word, std::string_view bytes) const;
+  size_t HomeOf(uint64_t word) const;
+  // Empties a place, and moves those behind it up so that they are found.
+  void RemoveAt(size_t place);
+  void Grow();
+  void NoteSize(uint64_t size);
+
+  const bool words_are_hashes_;
+  std::vector<Place> places_;  // Open addressing, neighbour by neighbour.
+  std::vector<Blob*> keys_;    // Of string keys, by place.
+  uint64_t key_bytes_ = 0;
+  std::atomic<uint64_t> size_{0};
+  std::atomic<uint64_t> bytes_{0};
+};
+
+}  // namespace tfra
