@@ -121,6 +121,23 @@ InitializerSpec InitializerOf(const nb::dict& fields) {
   return spec;
 }
 
+AdmissionSpec AdmissionOf(const nb::dict& fields) {
+  static constexpr std::string_view kKinds[] = {"all", "min_count", "bloom_filter", "probability"};
+  AdmissionSpec spec;
+  spec.kind = EnumOf<AdmissionKind>(kKinds, Field<std::string>(fields, "kind"), "admission");
+  if (spec.kind == AdmissionKind::kProbability) {
+    spec.probability = Field<double>(fields, "probability");
+    spec.seed = Field<uint64_t>(fields, "seed");
+  } else if (spec.kind != AdmissionKind::kAll) {
+    spec.min_count = Field<uint32_t>(fields, "min_count");
+  }
+  if (spec.kind == AdmissionKind::kBloomFilter) {
+    spec.filter_keys = Field<int64_t>(fields, "capacity");
+    spec.filter_error = Field<double>(fields, "error_rate");
+  }
+  return spec;
+}
+
 RuleSpec RuleOf(const nb::dict& fields) {
   static constexpr std::string_view kKinds[] = {"none",    "sgd",      "adagrad", "rowwise_adagrad",
                                                 "adam",    "adamw",    "adamax",  "nadam",

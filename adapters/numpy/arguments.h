@@ -66,6 +66,7 @@ ValueType ValueTypeOf(std::string_view name);
 KeyType KeyTypeOf(std::string_view name);
 InitializerSpec InitializerOf(const nb::dict& fields);
 RuleSpec RuleOf(const nb::dict& fields);
+AdmissionSpec AdmissionOf(const nb::dict& fields);
 UpdateParams ParamsOf(const nb::dict& fields);
 
 }  // namespace tfra::python

@@ -24,7 +24,7 @@ void Run(Call&& call) {
 
 TableOptions OptionsOf(const std::string& key_type, const std::string& value_type, int64_t dim,
                        const nb::dict& initializer, const nb::dict& rule, bool metadata,
-                       int64_t capacity) {
+                       const nb::dict& admission, int64_t capacity) {
   TableOptions options;
   options.key_type = KeyTypeOf(key_type);
   options.value_type = ValueTypeOf(value_type);
@@ -32,6 +32,7 @@ TableOptions OptionsOf(const std::string& key_type, const std::string& value_typ
   options.initializer = InitializerOf(initializer);
   options.rule = RuleOf(rule);
   options.metadata = metadata;
+  options.admission = AdmissionOf(admission);
   options.initial_capacity = capacity;
   return options;
 }
@@ -43,12 +44,18 @@ nb::dict DictOf(const TableStats& stats) {
   dict["index_bytes"] = stats.index_bytes;
   dict["row_bytes"] = stats.row_bytes;
   dict["string_bytes"] = stats.string_bytes;
+  dict["admission_bytes"] = stats.admission_bytes;
   dict["hits"] = stats.hits;
   dict["misses"] = stats.misses;
   dict["inserts"] = stats.inserts;
   dict["updates"] = stats.updates;
   dict["removals"] = stats.removals;
   dict["ignored"] = stats.ignored;
+  dict["refused"] = stats.refused;
+  dict["evictions"] = stats.evictions;
+  dict["expirations"] = stats.expirations;
+  dict["restrict_runs"] = stats.restrict_runs;
+  dict["waiting"] = stats.waiting;
   return dict;
 }
 
@@ -116,7 +123,7 @@ class NativeTable {
   }
 
   void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
-              const std::optional<InBytes>& slots) {
+              const std::optional<InBytes>& slots, const std::optional<InBytes>& metadata) {
     const Keys keys(keys_argument);
     const Values values(values_argument, type(), keys.size() * dim(), "values");
     if (slots) {
@@ -124,7 +131,12 @@ class NativeTable {
                    keys.size() * table_->slot_elements() * SizeOf(ComputeType(type())), "slots");
     }
     const void* slot_data = slots ? slots->data() : nullptr;
-    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data); });
+    const RowMetadata* rows = nullptr;
+    if (metadata) {
+      RequireBytes(metadata->size(), keys.size() * sizeof(RowMetadata), "metadata");
+      rows = reinterpret_cast<const RowMetadata*>(metadata->data());
+    }
+    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data, rows); });
   }
 
   void Accumulate(const KeysArgument& keys_argument, const ValuesArgument& deltas_argument,
@@ -175,15 +187,77 @@ class NativeTable {
     return list;
   }
 
-  // (keys, values, slots, position, done): arrays of bytes, or lists of bytes objects.
+  // (keys, values, slots, metadata, position, done): arrays of bytes, or lists of bytes objects.
   nb::tuple Export(size_t max_rows, uint64_t position) {
     ExportCursor cursor{position, false};
     ExportBatch batch;
     Run([&] { return table_->Export(max_rows, &cursor, &batch); });
     nb::object values = type() == ValueType::kString ? nb::object(BytesList(batch.string_values))
                                                      : nb::cast(ArrayOf(std::move(batch.values)));
-    return nb::make_tuple(KeysOf(&batch), values, ArrayOf(std::move(batch.slots)), cursor.position,
-                          cursor.done);
+    return nb::make_tuple(KeysOf(&batch), values, ArrayOf(std::move(batch.slots)),
+                          NumbersOf(batch.metadata), cursor.position, cursor.done);
+  }
+
+  void Touch(const KeysArgument& keys_argument) {
+    const Keys keys(keys_argument);
+    Run([&] { return table_->Touch(keys.batch()); });
+  }
+
+  nb::object LookupMetadata(const KeysArgument& keys_argument) {
+    const Keys keys(keys_argument);
+    std::vector<RowMetadata> metadata(keys.size());
+    Run([&] { return table_->LookupMetadata(keys.batch(), metadata.data(), nullptr); });
+    return nb::cast(NumbersOf(metadata));
+  }
+
+  uint64_t Restrict(uint64_t keep, bool newest) {
+    uint64_t evicted = 0;
+    const Ranking ranking = newest ? Ranking::kNewest : Ranking::kMostFrequent;
+    Run([&] { return table_->Restrict(keep, ranking, &evicted); });
+    return evicted;
+  }
+
+  uint64_t Expire(uint32_t written_before, double norm_below, uint32_t norm_writes) {
+    uint64_t expired = 0;
+    Run([&] { return table_->Expire({written_before, norm_below, norm_writes}, &expired); });
+    return expired;
+  }
+
+  nb::tuple Histograms() {
+    RowHistograms found;
+    Run([&] { return table_->Histograms(&found); });
+    const auto array = [](const auto& numbers) {
+      return ArrayOf(std::vector<uint64_t>(numbers.begin(), numbers.end()));
+    };
+    return nb::make_tuple(array(found.age), array(found.writes), array(found.norm));
+  }
+
+  // (keys, time and count of each, filter)
+  nb::tuple AdmissionStateOf() {
+    AdmissionState state;
+    Run([&] { return table_->ExportAdmission(&state); });
+    nb::object keys = table_->options().key_type == KeyType::kString
+                          ? nb::object(BytesList(state.string_keys))
+                          : nb::cast(ArrayOf(std::move(state.int_keys)));
+    return nb::make_tuple(keys, NumbersOf(state.seen), ArrayOf(std::move(state.filter)));
+  }
+
+  void RestoreAdmission(const KeysArgument& keys_argument, const InBytes& seen,
+                        const InBytes& filter) {
+    const Keys keys(keys_argument);
+    RequireBytes(seen.size(), keys.size() * sizeof(RowMetadata), "seen");
+    AdmissionState state;
+    const KeyBatch& batch = keys.batch();
+    if (batch.type == KeyType::kString) {
+      state.string_keys.assign(batch.strings, batch.strings + batch.size);
+    } else {
+      state.int_keys.assign(batch.ints, batch.ints + batch.size);
+    }
+    const auto* rows = reinterpret_cast<const RowMetadata*>(seen.data());
+    state.seen.assign(rows, rows + keys.size());
+    const auto* bytes = reinterpret_cast<const std::byte*>(filter.data());
+    state.filter.assign(bytes, bytes + filter.size());
+    Run([&] { return table_->RestoreAdmission(state); });
   }
 
   uint64_t CountIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
@@ -213,6 +287,18 @@ class NativeTable {
     };
   }
 
+  // Time and count of each row, one after the other.
+  static nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> NumbersOf(
+      const std::vector<RowMetadata>& metadata) {
+    std::vector<uint32_t> numbers;
+    numbers.reserve(2 * metadata.size());
+    for (const RowMetadata& each : metadata) {
+      numbers.push_back(each.time);
+      numbers.push_back(each.count);
+    }
+    return ArrayOf(std::move(numbers));
+  }
+
   nb::object KeysOf(ExportBatch* batch) const {
     return table_->options().key_type == KeyType::kString
                ? nb::object(BytesList(batch->string_keys))
@@ -236,16 +322,17 @@ NB_MODULE(_native, m) {
           "__init__",
           [](NativeTable* self, const std::string& key_type, const std::string& value_type,
              int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
-             int64_t capacity) {
-            new (self) NativeTable(
-                OptionsOf(key_type, value_type, dim, initializer, rule, metadata, capacity));
+             const nb::dict& admission, int64_t capacity) {
+            new (self) NativeTable(OptionsOf(key_type, value_type, dim, initializer, rule, metadata,
+                                             admission, capacity));
           },
           "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
-          "capacity"_a)
+          "admission"_a, "capacity"_a)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
-      .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none())
+      .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none(),
+           "metadata"_a.none())
       .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a)
       .def("apply_gradients", &NativeTable::ApplyGradients, "keys"_a, "gradients"_a,
            "gradient_type"_a, "params"_a)
@@ -259,6 +346,13 @@ NB_MODULE(_native, m) {
       .def("stats", &NativeTable::Stats)
       .def("slots", &NativeTable::Slots)
       .def("export", &NativeTable::Export, "max_rows"_a, "position"_a)
+      .def("touch", &NativeTable::Touch, "keys"_a)
+      .def("lookup_metadata", &NativeTable::LookupMetadata, "keys"_a)
+      .def("restrict", &NativeTable::Restrict, "keep"_a, "newest"_a)
+      .def("expire", &NativeTable::Expire, "written_before"_a, "norm_below"_a, "norm_writes"_a)
+      .def("histograms", &NativeTable::Histograms)
+      .def("admission_state", &NativeTable::AdmissionStateOf)
+      .def("restore_admission", &NativeTable::RestoreAdmission, "keys"_a, "seen"_a, "filter"_a)
       .def("count_if", &NativeTable::CountIf, "written_before"_a.none(), "count_below"_a.none())
       .def("remove_if", &NativeTable::RemoveIf, "written_before"_a.none(), "count_below"_a.none())
       .def("select_if", &NativeTable::SelectIf, "written_before"_a.none(), "count_below"_a.none());
@@ -266,15 +360,16 @@ NB_MODULE(_native, m) {
   m.def(
       "estimate_memory",
       [](const std::string& key_type, const std::string& value_type, int64_t dim,
-         const nb::dict& initializer, const nb::dict& rule, bool metadata, int64_t keys,
-         double key_bytes) {
+         const nb::dict& initializer, const nb::dict& rule, bool metadata,
+         const nb::dict& admission, int64_t keys, double key_bytes) {
         TableStats estimate;
-        Raise(EstimateMemory(OptionsOf(key_type, value_type, dim, initializer, rule, metadata, 0),
-                             keys, key_bytes, &estimate));
+        Raise(EstimateMemory(
+            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0), keys,
+            key_bytes, &estimate));
         return DictOf(estimate);
       },
-      "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "keys"_a,
-      "key_bytes"_a);
+      "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
+      "keys"_a, "key_bytes"_a);
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, "threads"_a);
 }

@@ -45,6 +45,12 @@ TF_DataType TypeAttribute(TF_OpKernelConstruction* construction, const char* nam
   return Attribute<TF_DataType>(construction, name, TF_OpKernelConstruction_GetAttrType);
 }
 
+NewKeys NewKeysAttribute(TF_OpKernelConstruction* construction) {
+  const std::string text = StringAttribute(construction, "new_keys");
+  if (text == "insert") return NewKeys::kInsert;
+  return text == "admit" ? NewKeys::kAdmit : NewKeys::kDrop;
+}
+
 std::vector<std::byte> BytesOf(const std::string& digits) {
   std::vector<std::byte> bytes;
   for (size_t i = 0; i + 1 < digits.size(); i += 2) {

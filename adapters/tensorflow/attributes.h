@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "op_context.h"
+#include "tfra/table.h"
 
 namespace tfra::tf {
 
@@ -15,6 +16,9 @@ int64_t IntAttribute(TF_OpKernelConstruction* construction, const char* name);
 float FloatAttribute(TF_OpKernelConstruction* construction, const char* name);
 bool BoolAttribute(TF_OpKernelConstruction* construction, const char* name);
 TF_DataType TypeAttribute(TF_OpKernelConstruction* construction, const char* name);
+
+// The attribute `new_keys`: 'insert', 'admit' or 'drop'.
+NewKeys NewKeysAttribute(TF_OpKernelConstruction* construction);
 
 // Bytes as two hexadecimal digits each, so that no bit is lost and no locale asked.
 std::vector<std::byte> BytesOf(const std::string& digits);

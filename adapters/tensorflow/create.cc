@@ -75,6 +75,8 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction) {
     options.dim = kernel.scalars ? 1 : dim;
     options.initial_capacity = IntAttribute(construction, "capacity");
     options.initializer = InitializerOf(StringAttribute(construction, "initializer"));
+    options.metadata = BoolAttribute(construction, "metadata");
+    options.admission = AdmissionOf(StringAttribute(construction, "admission"));
   });
 }
 

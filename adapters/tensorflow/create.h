@@ -9,6 +9,10 @@
 
 namespace tfra::tf {
 
+// "", "min_count N", "bloom_filter N KEYS ERROR" or "probability P SEED"; numbers that are not
+// whole as their bytes.
+AdmissionSpec AdmissionOf(const std::string& text);
+
 struct CreateKernel {
   TF_DataType key_dtype;
   bool scalars;

@@ -164,6 +164,47 @@ void Export(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) { Exporter(context, UseTables(context)).Run(false); });
 }
 
+void ExportPart(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const int64_t position = *context.Input(1).data<const int64_t>();
+    const int64_t max_rows = *context.Input(2).data<const int64_t>();
+    if (max_rows < 1) {
+      InvalidArgument("expected a part of 1 row or more, received " + std::to_string(max_rows));
+    }
+    ExportCursor cursor{static_cast<uint64_t>(position), false};
+    ExportBatch batch;
+    Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
+    const auto rows = static_cast<int64_t>(batch.size);
+    const ValueType type = table->options().value_type;
+    const TF_DataType key_dtype = table.named().key_dtype;
+    const Tensor keys = context.Output(0, key_dtype, {rows});
+    if (key_dtype == TF_STRING) {
+      StoreStrings(batch.string_keys, keys);
+    } else if (key_dtype == TF_INT32) {
+      std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int32_t>());
+    } else {
+      std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
+    }
+    const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->options().dim});
+    if (type == ValueType::kString) {
+      StoreStrings(batch.string_values, values);
+    } else if (rows > 0) {
+      std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
+    }
+    const bool has_metadata = table->options().metadata;
+    auto* metadata =
+        context.Output(2, TF_INT64, {rows, has_metadata ? 2 : 0}).template data<int64_t>();
+    for (const RowMetadata& each : batch.metadata) {
+      *metadata++ = each.time;
+      *metadata++ = each.count;
+    }
+    // Positions are hashes, which may be any number: the last one is never a start.
+    *context.Output(3, TF_INT64, {}).template data<int64_t>() =
+        cursor.done ? -1 : static_cast<int64_t>(cursor.position);
+  });
+}
+
 void Snapshot(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     Exporter exporter(context, UseTablesOfOneRule(context));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "attributes.h"
 #include "buffer_pool.h"
 #include "create.h"
 
@@ -79,8 +80,15 @@ void Insert(void*, TF_OpKernelContext* op) {
   });
 }
 
-void Accumulate(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
+void* NewNewKeysKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<NewKeys>(construction,
+                             [&](NewKeys& kernel) { kernel = NewKeysAttribute(construction); });
+}
+
+void DeleteNewKeysKernel(void* kernel) { delete static_cast<NewKeys*>(kernel); }
+
+void Accumulate(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     const Values deltas(table.named(), context.Input(2), "values_or_deltas");
@@ -90,7 +98,8 @@ void Accumulate(void*, TF_OpKernelContext* op) {
       InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
                       ", received shape " + ToString(exists.dims()));
     }
-    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>()));
+    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(),
+                            *static_cast<const NewKeys*>(kernel)));
   });
 }
 

@@ -36,8 +36,11 @@ void Insert(void*, TF_OpKernelContext* context);
 // table, keys, values, slots, metadata, rule, parts, part, part_count: in place of what is in the
 // table, the keys of one part; of all keys, if there is one part only.
 void Restore(void*, TF_OpKernelContext* context);
+// Of Accumulate and Touch. Attributes: new_keys.
+void* NewNewKeysKernel(TF_OpKernelConstruction* construction);
+void DeleteNewKeysKernel(void* kernel);
 // table, keys, deltas, exists
-void Accumulate(void*, TF_OpKernelContext* context);
+void Accumulate(void* kernel, TF_OpKernelContext* context);
 // table, keys
 void Remove(void*, TF_OpKernelContext* context);
 // table
@@ -51,8 +54,9 @@ void Snapshot(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
 void PoolRows(void* kernel, TF_OpKernelContext* context);
-// What the next ones do to a table that has another rule: see TableUse. Attributes: rule, optimizer
-// (a name that no other has; not for those that write rows) and, for ApplyGradients, params.
+// What the next ones do to a table that has another rule: see TableUse. Attributes: rule; optimizer
+// (a name that no other has), but not for those that write rows; new_keys, but not for LookupRows;
+// and, for ApplyGradients, params.
 void* NewLookupRowsKernel(TF_OpKernelConstruction* construction);
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 void* NewApplyKernel(TF_OpKernelConstruction* construction);
@@ -69,6 +73,28 @@ void LookupRows(void* kernel, TF_OpKernelContext* context);
 // table, keys, values, slots: assigns or, kAdd, adds to what is there.
 template <bool kAdd>
 void WriteRows(void* kernel, TF_OpKernelContext* context);
+// table, keys
+void Touch(void* kernel, TF_OpKernelContext* context);
+// table, keys -> time, count, exists
+void LookupMetadata(void*, TF_OpKernelContext* context);
+// table, keep -> evicted. Attributes: ranking.
+void* NewRestrictKernel(TF_OpKernelConstruction* construction);
+void DeleteRestrictKernel(void* kernel);
+void Restrict(void* kernel, TF_OpKernelContext* context);
+// table, ttl (negative: none), min_norm, norm_writes -> expired
+void Expire(void*, TF_OpKernelContext* context);
+// table -> counters
+void Stats(void*, TF_OpKernelContext* context);
+// table -> age, writes, norm
+void Histograms(void*, TF_OpKernelContext* context);
+// table, now
+void SetClock(void*, TF_OpKernelContext* context);
+// table, position, max_rows -> keys, values, time and count, position (-1 at the end)
+void ExportPart(void*, TF_OpKernelContext* context);
+// tables -> keys, seen, filter
+void SnapshotAdmission(void*, TF_OpKernelContext* context);
+// table, keys, seen, filter, parts (or none), part
+void RestoreAdmission(void*, TF_OpKernelContext* context);
 // -> the number of tables in this process
 void CountTables(void*, TF_OpKernelContext* context);
 

@@ -11,6 +11,7 @@ struct RuleKernel {
   RuleSpec rule;
   UpdateParams params;
   std::string optimizer;
+  NewKeys new_keys = NewKeys::kAdmit;
 };
 
 // step: of the optimizer, from 1; 0 if it does not count.
@@ -38,6 +39,7 @@ void* NewLookupRowsKernel(TF_OpKernelConstruction* construction) {
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
+    kernel.new_keys = NewKeysAttribute(construction);
   });
 }
 
@@ -46,6 +48,7 @@ void* NewApplyKernel(TF_OpKernelConstruction* construction) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
     kernel.optimizer = StringAttribute(construction, "optimizer");
     kernel.params = ParamsOf(StringAttribute(construction, "params"));
+    kernel.new_keys = NewKeysAttribute(construction);
   });
 }
 
@@ -61,7 +64,8 @@ void TrainablePooled(void*, TF_OpKernelContext* op) {
 
 void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    UpdateParams params = static_cast<const RuleKernel*>(kernel)->params;
+    const auto& step = *static_cast<const RuleKernel*>(kernel);
+    UpdateParams params = step.params;
     params.learning_rate = *context.Input(3).data<const double>();
     params.step = *context.Input(4).data<const int64_t>();
     const TableUse table = UseWithRule(context, kernel, params.step);
@@ -69,7 +73,7 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     const Tensor gradients = context.Input(2);
     RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
     Check(table->ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
-                                params));
+                                params, step.new_keys));
   });
 }
 
@@ -96,10 +100,11 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
     RequireShape(slots, RowDims(keys, static_cast<int64_t>(table->slot_elements())), "slots");
+    const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     if constexpr (kAdd) {
-      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>()));
+      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), new_keys));
     } else {
-      Check(table->Assign(keys.batch(), values.data(), slots.data<void>()));
+      Check(table->Assign(keys.batch(), values.data(), slots.data<void>(), nullptr, new_keys));
     }
   });
 }

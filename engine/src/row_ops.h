@@ -171,7 +171,8 @@ struct AccumulateOp {
   void Fill(size_t i, uint64_t, std::byte* row) const {
     std::memcpy(row, deltas + i * context.layout.value_bytes, context.layout.value_bytes);
     context.InitSlots(row);
-    context.InitMetadata(row, 1);
+    // Rows that are let in are made ready for an update, which counts.
+    context.InitMetadata(row, context.new_keys == NewKeys::kAdmit ? 0 : 1);
   }
 };
 

@@ -1,39 +1,14 @@
-// Real threads on one table. Threads count what they see wrong; the main thread checks the counts.
+// Real threads on one table: lookups, writes, removals, growth, exports.
 // Made for the sanitizers: ThreadSanitizer for races, AddressSanitizer for memory freed too early.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <random>
-#include <thread>
 
+#include "concurrency_helpers.h"
 #include "epoch.h"
-#include "table_helpers.h"
 
 namespace tfra::test {
 namespace {
-
-constexpr int kScale = kSlowdown == 1 ? 6 : 1;
-
-using Errors = std::atomic<int64_t>;
-using Work = std::function<void()>;
-
-// Runs each `worker` once and each `watcher` over and over, in a thread each, until the workers
-// are done; each watcher at least once.
-void Run(const std::vector<Work>& workers, const std::vector<Work>& watchers) {
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> watching, working;
-  for (const Work& watch : watchers) {
-    watching.emplace_back([&] {
-      do {
-        watch();
-      } while (!stop);
-    });
-  }
-  for (const Work& work : workers) working.emplace_back(work);
-  for (std::thread& thread : working) thread.join();
-  stop = true;
-  for (std::thread& thread : watching) thread.join();
-}
 
 // Rows whose elements all say the same: the key's number (below 1000) and a version. Of any type
 // that holds such numbers, strings among them.

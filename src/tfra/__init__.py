@@ -16,9 +16,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from tfra import initializers, optimizers
+from tfra import admission, initializers, optimizers
 from tfra._memory import estimate_memory
-from tfra._stats import TableStats
+from tfra._stats import Histogram, RowHistograms, TableStats
 from tfra._table import Table
 from tfra._threads import get_num_threads, set_num_threads
 
@@ -33,9 +33,12 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Histogram",
+    "RowHistograms",
     "Table",
     "TableStats",
     "__version__",
+    "admission",
     "estimate_memory",
     "get_num_threads",
     "initializers",

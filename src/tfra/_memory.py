@@ -6,6 +6,8 @@ from typing import Any
 
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
+from tfra.admission import Admission
+from tfra.admission import get as get_admission
 
 
 def estimate_memory(
@@ -16,6 +18,7 @@ def estimate_memory(
     *,
     key_dtype: Any = "int64",
     metadata: bool = False,
+    admission: Admission | None = None,
     key_bytes: float = 16,
 ) -> int:
     """Estimates the memory of a table of this many keys, in bytes.
@@ -35,6 +38,8 @@ def estimate_memory(
         optimizer: As for `tfra.Table`.
         key_dtype: As for `tfra.Table`.
         metadata: As for `tfra.Table`.
+        admission: As for `tfra.Table`. The memory of a Bloom filter is counted, that of keys which
+            wait is not.
         key_bytes: The average length of string keys.
 
     Returns:
@@ -49,6 +54,7 @@ def estimate_memory(
     dtype = arrays.value_dtype(value_dtype)
     rule = optimizers.get(optimizer)
     dim = arrays.integer(dim, "dim")
+    rule_of_entry = get_admission(admission)
     parts = _native.estimate_memory(
         arrays.type_name(arrays.key_dtype(key_dtype)),
         arrays.type_name(dtype),
@@ -56,7 +62,9 @@ def estimate_memory(
         initializers.spec(initializers.Zeros(), 0, dtype, dim),
         rule.rule() if rule else {"kind": "none"},
         bool(metadata),
+        rule_of_entry.spec() if rule_of_entry else {"kind": "all"},
         arrays.integer(keys, "keys"),
         float(key_bytes),
     )
-    return parts["index_bytes"] + parts["row_bytes"] + parts["string_bytes"]
+    kinds = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")
+    return sum(parts[kind] for kind in kinds)

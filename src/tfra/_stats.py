@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What TensorFlow's op gives, in its order.
+COUNTERS = (
+    "size",
+    "capacity",
+    "index_bytes",
+    "row_bytes",
+    "string_bytes",
+    "admission_bytes",
+    "hits",
+    "misses",
+    "inserts",
+    "updates",
+    "removals",
+    "ignored",
+    "refused",
+    "evictions",
+    "expirations",
+    "restrict_runs",
+    "waiting",
+)
 
 
 @dataclass(frozen=True)
 class TableStats:
     """A table's size, its memory, and what happened to it since it was made.
+
+    At any time `size == inserts - removals - evictions - expirations`.
 
     Args:
         size: Keys in the table.
@@ -16,25 +44,110 @@ class TableStats:
         index_bytes: Memory of the index.
         row_bytes: Memory of the rows, those of removed keys included until `shrink`.
         string_bytes: Memory of string keys and string values.
+        admission_bytes: Memory of what is known of keys that have not entered.
         lookups: Keys looked up: `hits + misses`.
         hits: Keys looked up that were there.
         misses: Keys looked up that were not.
         inserts: Keys that got a row.
         updates: Writes to rows that were there.
-        removals: Keys that lost their row.
+        removals: Keys that were removed by hand.
         ignored: Keys that `accum` was told to leave alone.
+        refused: Gradients and other writes that were dropped, since their keys were not let in.
+        evictions: Keys that had to leave to make room: by `restrict`.
+        expirations: Keys that left because they had expired.
+        restrict_runs: How often `restrict` ran.
+        waiting: Keys that were seen and have not entered, where they are known.
     """
 
     size: int
     capacity: int
-    load: float
     index_bytes: int
     row_bytes: int
     string_bytes: int
-    lookups: int
+    admission_bytes: int
     hits: int
     misses: int
     inserts: int
     updates: int
     removals: int
     ignored: int
+    refused: int
+    evictions: int
+    expirations: int
+    restrict_runs: int
+    waiting: int
+    load: float = field(init=False)
+    lookups: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "load", self.size / self.capacity if self.capacity else 0.0)
+        object.__setattr__(self, "lookups", self.hits + self.misses)
+
+    @property
+    def bytes(self) -> int:
+        """All memory: of the index, rows, strings and admission."""
+        return self.index_bytes + self.row_bytes + self.string_bytes + self.admission_bytes
+
+    @property
+    def hit_rate(self) -> float:
+        """`hits / lookups`, or 0 before the first lookup."""
+        return self.hits / self.lookups if self.lookups else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """All figures by name, `bytes` and `hit_rate` included."""
+        figures = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**figures, "bytes": self.bytes, "hit_rate": self.hit_rate}
+
+    @classmethod
+    def from_counters(cls, counters: Sequence[Any]) -> TableStats:
+        """Makes it from numbers in the order of `COUNTERS`."""
+        return cls(**{name: int(n) for name, n in zip(COUNTERS, counters, strict=True)})
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many rows have a value in each of some ranges.
+
+    Args:
+        edges: `[n + 1]` numbers: range `i` is from `edges[i]` up to, but not including,
+            `edges[i + 1]`.
+        counts: `[n]` ints.
+    """
+
+    edges: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram(self.edges, self.counts + other.counts)
+
+
+@dataclass(frozen=True)
+class RowHistograms:
+    """What the rows of a table are like. Ranges double in width.
+
+    Args:
+        age: Seconds since the last write; of tables with metadata.
+        frequency: The number of writes; of tables with metadata.
+        norm: The L2 norm of the value; of floating values.
+    """
+
+    age: Histogram
+    frequency: Histogram
+    norm: Histogram
+
+    def __add__(self, other: RowHistograms) -> RowHistograms:
+        return RowHistograms(
+            self.age + other.age, self.frequency + other.frequency, self.norm + other.norm
+        )
+
+    @classmethod
+    def from_counts(cls, age: Any, writes: Any, norm: Any) -> RowHistograms:
+        """Makes it from what the engine counts."""
+        # Numbers of 0 to 32 binary digits.
+        digits = np.concatenate([[0.0], 2.0 ** np.arange(33)])
+        powers = np.concatenate([[0.0], 2.0 ** np.arange(-31, 32), [np.inf]])
+        return cls(
+            Histogram(digits, np.asarray(age, np.int64)),
+            Histogram(digits, np.asarray(writes, np.int64)),
+            Histogram(powers, np.asarray(norm, np.int64)),
+        )

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
 from tfra._stats import TableStats
+from tfra._upkeep import TableUpkeep, checked_min_norm, checked_ttl
+from tfra.admission import Admission
+from tfra.admission import get as get_admission
 
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
 
-class Table:
+class Table(TableUpkeep):
     """A table from keys to rows, with no fixed vocabulary.
 
     A key that was never written has no row. Looking it up gives its initial value, a pure function
@@ -43,8 +46,13 @@ class Table:
         seed: An int; two tables with equal seeds and initializers have equal initial values.
         optimizer: A name such as `"adam"`, or one of `tfra.optimizers`. Its slots are part of the
             rows, in float32 (float64 for float64 values).
-        metadata: Whether rows carry the time of their last write and the number of writes.
+        metadata: Whether rows carry the time of their last write and the number of writes: 8 bytes,
+            which `restrict`, `touch`, `usage`, and `expire` need.
         capacity: The number of keys to make room for.
+        admission: Which keys may enter: one of `tfra.admission`, or None for all.
+        ttl: Seconds after which a row that was not written has expired; see `expire`. Implies
+            metadata.
+        min_norm: The L2 norm below which a row has expired; see `expire`. Implies metadata.
 
     Raises:
         TypeError: If a dtype, an initializer or an optimizer is unknown, or they do not go
@@ -64,6 +72,9 @@ class Table:
         optimizer: optimizers.Optimizer | str | None = None,
         metadata: bool = False,
         capacity: int = 0,
+        admission: Admission | None = None,
+        ttl: float | None = None,
+        min_norm: float | None = None,
     ) -> None:
         self._dim = arrays.integer(dim, "dim")
         self._key_dtype = arrays.key_dtype(key_dtype)
@@ -73,7 +84,10 @@ class Table:
         )
         self._seed = arrays.integer(seed, "seed")
         self._optimizer = optimizers.get(optimizer)
-        self._metadata = bool(metadata)
+        self._ttl = checked_ttl(ttl)
+        self._min_norm = checked_min_norm(min_norm)
+        self._metadata = bool(metadata) or ttl is not None or min_norm is not None
+        self._admission = get_admission(admission)
         self._step = 0
         self._step_lock = threading.Lock()
         # A row longer than the engine takes is refused there; it must not be made here.
@@ -85,6 +99,7 @@ class Table:
             initializers.spec(self._initializer, self._seed, self._value_dtype, row_dim),
             self._optimizer.rule() if self._optimizer else {"kind": "none"},
             self._metadata,
+            self._admission.spec() if self._admission else {"kind": "all"},
             arrays.integer(capacity, "capacity"),
         )
         self._slots = dict(self._native.slots())
@@ -124,6 +139,11 @@ class Table:
     def metadata(self) -> bool:
         """Whether rows carry metadata."""
         return self._metadata
+
+    @property
+    def admission(self) -> Admission | None:
+        """Which keys may enter, or None for all."""
+        return self._admission
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -242,7 +262,12 @@ class Table:
         return exists
 
     def upsert(
-        self, keys: Any, values: Any, *, slots: Mapping[str, NDArray[Any]] | None = None
+        self,
+        keys: Any,
+        values: Any,
+        *,
+        slots: Mapping[str, NDArray[Any]] | None = None,
+        metadata: Any = None,
     ) -> None:
         """Inserts or overwrites rows. Of equal keys the last one stays.
 
@@ -251,17 +276,24 @@ class Table:
             values: Rows, `keys.shape + (dim,)`.
             slots: All optimizer slots, by name, as `export(slots=True)` returns them. Without it,
                 rows that are there keep theirs, and new rows get initial ones.
+            metadata: The time of the last write and the number of writes of each row,
+                `keys.shape + (2,)`, as `export(metadata=True)` returns them. Without it, this is
+                one more write, now.
 
         Raises:
             TypeError: If keys or values are of another dtype than the table's.
-            ValueError: If values or slots have a wrong shape, or slots other names.
+            ValueError: If values, slots or metadata have a wrong shape, or slots other names.
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")
         packed = None
         if slots is not None:
             packed = arrays.pack_slots(slots, self._slots, self._slot_dtype, shape)
-        self._native.assign(flat, rows, packed)
+        usage = None
+        if metadata is not None:
+            usage = arrays.typed_array(metadata, (np.dtype(np.uint32),), (*shape, 2), "metadata")
+            usage = arrays.raw_bytes(usage)
+        self._native.assign(flat, rows, packed, usage)
 
     def accum(self, keys: Any, deltas: Any, exists: Any) -> None:
         """Adds deltas to rows, for writers that share a table.
@@ -352,20 +384,23 @@ class Table:
         """Gives memory that the present keys do not need back to the operating system."""
         self._native.shrink()
 
-    def export(self, *, slots: bool = False) -> Any:
+    def export(self, *, slots: bool = False, metadata: bool = False) -> Any:
         """Returns the whole content, in no particular order.
 
         Args:
             slots: Whether to return also the optimizer slots.
+            metadata: Whether to return also the time of the last write and the number of writes.
 
         Returns:
-            `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` also a dict from name to
-            array.
+            `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` then a dict from name to
+            array; with `metadata` then a uint32 array `[n, 2]` (`[n, 0]` if rows carry none).
         """
-        batch, _, _ = self._export(2**63, 0, slots)
+        batch, _, _ = self._export(2**63, 0, slots, metadata)
         return batch
 
-    def iterate(self, batch_size: int = 65_536, *, slots: bool = False) -> Iterator[Any]:
+    def iterate(
+        self, batch_size: int = 65_536, *, slots: bool = False, metadata: bool = False
+    ) -> Iterator[Any]:
         """Yields the content in batches, as `export` returns it.
 
         Only one batch is in memory at a time, and other threads may write meanwhile: a key that is
@@ -374,6 +409,7 @@ class Table:
         Args:
             batch_size: About how many keys a batch has.
             slots: Whether to yield also the optimizer slots.
+            metadata: Whether to yield also the metadata.
 
         Yields:
             Batches that are not empty.
@@ -383,73 +419,43 @@ class Table:
         """
         if arrays.integer(batch_size, "batch_size") < 1:
             raise ValueError(f"`batch_size` must be 1 or more. Received: {batch_size}")
-        return self._batches(batch_size, slots)
+        return self._batches(batch_size, slots, metadata)
 
-    def _batches(self, batch_size: int, slots: bool) -> Iterator[Any]:
+    def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
         position, done = 0, False
         while not done:
-            batch, position, done = self._export(batch_size, position, slots)
+            batch, position, done = self._export(batch_size, position, slots, metadata)
             if len(batch[0]) > 0:
                 yield batch
 
-    def _export(self, max_rows: int, position: int, slots: bool) -> tuple[Any, int, bool]:
-        keys, values, packed, position, done = self._native.export(max_rows, position)
+    def _export(
+        self, max_rows: int, position: int, slots: bool, metadata: bool
+    ) -> tuple[Any, int, bool]:
+        keys, values, packed, usage, position, done = self._native.export(max_rows, position)
         if self._key_dtype == arrays.STRING:
             keys = arrays.object_array(keys, (len(keys),))
         if self._value_dtype == arrays.STRING:
             values = arrays.object_array(values, (len(keys), self._dim))
         else:
             values = arrays.from_bytes(values, self._value_dtype, self._dim)
-        if not slots:
-            return (keys, values), position, done
-        unpacked = arrays.unpack_slots(packed, self._slots, self._slot_dtype)
-        return (keys, values, unpacked), position, done
-
-    def count_if(self, *, written_before: int | None = None, count_below: int | None = None) -> int:
-        """Counts keys by their metadata.
-
-        Args:
-            written_before: Only keys whose last write was before this time (see `clock`).
-            count_below: Only keys that were written fewer times than this.
-
-        Returns:
-            The number of keys for which both hold.
-
-        Raises:
-            ValueError: If the table has no metadata.
-        """
-        return self._native.count_if(*_bounds(written_before, count_below))
-
-    def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
-        """Returns the keys that `count_if` counts, as an array `[n]`."""
-        keys = self._native.select_if(*_bounds(written_before, count_below))
-        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == arrays.STRING else keys
-
-    def remove_if(
-        self, *, written_before: int | None = None, count_below: int | None = None
-    ) -> int:
-        """Removes the keys that `count_if` counts, in one pass, and returns how many."""
-        return self._native.remove_if(*_bounds(written_before, count_below))
+        batch = [keys, values]
+        if slots:
+            batch.append(arrays.unpack_slots(packed, self._slots, self._slot_dtype))
+        if metadata:
+            batch.append(usage.reshape(len(keys), 2 if self._metadata else 0))
+        return tuple(batch), position, done
 
     def stats(self) -> TableStats:
         """Returns the table's size, memory and counters."""
-        raw = self._native.stats()
-        load = raw["size"] / raw["capacity"] if raw["capacity"] else 0.0
-        return TableStats(**raw, load=load, lookups=raw["hits"] + raw["misses"])
+        return TableStats(**self._native.stats())
 
     def memory_usage(self) -> dict[str, int]:
-        """Returns the bytes of `index`, `rows` and `strings`, and their `total`."""
+        """Returns the bytes of `index`, `rows`, `strings` and `admission`, and their `total`."""
         stats = self.stats()
         parts = {
             "index": stats.index_bytes,
             "rows": stats.row_bytes,
             "strings": stats.string_bytes,
+            "admission": stats.admission_bytes,
         }
         return {**parts, "total": sum(parts.values())}
-
-
-def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | None, int | None]:
-    return (
-        None if written_before is None else arrays.integer(written_before, "written_before"),
-        None if count_below is None else arrays.integer(count_below, "count_below"),
-    )

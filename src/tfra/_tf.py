@@ -56,7 +56,12 @@ _READ_ONLY_OPS = (
     "TfraLookupPooled",
     "TfraSize",
     "TfraExport",
+    "TfraExportPart",
     "TfraSnapshot",
+    "TfraSnapshotAdmission",
+    "TfraLookupMetadata",
+    "TfraStats",
+    "TfraHistograms",
     "TfraTrainableRows",
     "TfraTrainablePooled",
 )

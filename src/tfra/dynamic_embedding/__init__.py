@@ -30,6 +30,11 @@ from tfra.dynamic_embedding._model_mode import (
     get_model_mode,
 )
 from tfra.dynamic_embedding._optimizer import DynamicEmbeddingOptimizer
+from tfra.dynamic_embedding._restrict_policies import (
+    FrequencyRestrictPolicy,
+    RestrictPolicy,
+    TimestampRestrictPolicy,
+)
 from tfra.dynamic_embedding._shards import default_partition_fn
 from tfra.dynamic_embedding._stand_in import TrainableWrapper
 from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
@@ -40,6 +45,7 @@ __all__ = [
     "CuckooHashTableConfig",
     "CuckooHashTableCreator",
     "DynamicEmbeddingOptimizer",
+    "FrequencyRestrictPolicy",
     "GraphKeys",
     "HkvEvictStrategy",
     "HkvHashTable",
@@ -47,6 +53,8 @@ __all__ = [
     "HkvHashTableCreator",
     "KVCreator",
     "ModelMode",
+    "RestrictPolicy",
+    "TimestampRestrictPolicy",
     "TrainableWrapper",
     "Variable",
     "data_flow",

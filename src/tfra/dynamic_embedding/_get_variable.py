@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfra._tf import in_plain_graph, tf
+from tfra.admission import Admission
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._shards import default_partition_fn
 from tfra.dynamic_embedding._variable import GraphKeys, Variable, _devices
@@ -32,6 +33,9 @@ def get_variable(
     kv_creator: KVCreator | None = None,
     restrict_policy: Any = None,
     bp_v2: bool = False,
+    admission: Admission | None = None,
+    ttl: float | None = None,
+    min_norm: float | None = None,
 ) -> Variable:
     """Gets a `Variable` object with this name if it exists, or creates a new one.
 
@@ -57,6 +61,9 @@ def get_variable(
         kv_creator: makes the tables; see `KVCreator`.
         restrict_policy: a policy to restrict the number of keys; see `Variable`.
         bp_v2: whether optimizers update rows by adding to them instead of setting them.
+        admission: which keys may enter; see `Variable`.
+        ttl: seconds after which a row has expired; see `Variable`.
+        min_norm: the L2 norm below which a row has expired; see `Variable`.
 
     Returns:
         A `Variable` object.
@@ -81,6 +88,9 @@ def get_variable(
             kv_creator=kv_creator,
             restrict_policy=restrict_policy,
             bp_v2=bp_v2,
+            admission=admission,
+            ttl=ttl,
+            min_norm=min_norm,
         )
 
 
@@ -144,7 +154,7 @@ def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two arguments mean the same; of functions, that can't be told."""
-    if one is other:
+    if one is other or (isinstance(one, Admission) and one == other):
         return True
     if isinstance(one, KVCreator):
         return type(one) is type(other) and one.config == other.config

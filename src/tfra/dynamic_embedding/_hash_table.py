@@ -9,11 +9,12 @@ from typing import Any
 from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
-from tfra.dynamic_embedding._initializers import ConstantRow, RandomRows, constant_row
+from tfra.dynamic_embedding._initializers import ConstantRow, NewRows, RandomRows, constant_row
 from tfra.dynamic_embedding._table_training import TableTraining
+from tfra.dynamic_embedding._table_upkeep import TableUpkeep
 
 
-class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
+class HashTable(TableTraining, TableUpkeep, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
     """A mutable hash table of the engine, as a TensorFlow resource.
 
     The base of the table classes. A table made with a scalar default value holds scalars; one made
@@ -39,10 +40,11 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             raise ValueError(f"A table with checkpoint=True needs a `name`. Received: {name!r}")
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
-        if isinstance(default_value, (ConstantRow, RandomRows)):
-            self._initial: ConstantRow | RandomRows = default_value
-        else:
-            self._initial = constant_row(default_value, self._value_dtype, None)
+        if not isinstance(default_value, NewRows):
+            default_value = NewRows(constant_row(default_value, self._value_dtype, None))
+        self._initial: ConstantRow | RandomRows = default_value.initial
+        self._metadata = default_value.metadata
+        self._admission = default_value.admission
         if isinstance(self._initial, ConstantRow):
             self._row_shape = list(self._initial.row.shape)
         else:
@@ -120,6 +122,8 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             dim=self._dim if self._row_shape else 0,
             capacity=self._capacity,
             initializer=self._initial.attribute(),
+            metadata=self._metadata,
+            admission=self._admission.text() if self._admission else "",
         )
         return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
 
@@ -179,7 +183,12 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()
 
     def restore_rows(
-        self, content: Content, parts: Any = (), part: int = 0, part_count: int = 1
+        self,
+        content: Content,
+        parts: Any = (),
+        part: int = 0,
+        part_count: int = 1,
+        waiting_parts: Any = (),
     ) -> Any:
         """Replaces what is in the table, and returns the op that does.
 
@@ -188,12 +197,13 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             parts: For each key the number of the table it belongs to, if there are several,
             part: the number of this one,
             part_count: and how many there are.
+            waiting_parts: As `parts`, for the keys that wait to enter.
         """
         handle = self.resource_handle
         # SavedModel's loader for TF1 restores before it initializes.
         created = self._create_at(handle)
         with tf.control_dependencies([] if created is None else [created]):
-            return ops.tfra_restore(
+            restored = ops.tfra_restore(
                 handle,
                 keys=content["keys"],
                 values=content["values"],
@@ -203,6 +213,15 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
                 parts=tf.convert_to_tensor(parts, tf.int32),
                 part=part,
                 part_count=part_count,
+            )
+        with tf.control_dependencies([] if restored is None else [restored]):
+            return ops.tfra_restore_admission(
+                handle,
+                keys=content["waiting_keys"],
+                seen=content["waiting_seen"],
+                filter=content["waiting_filter"],
+                parts=tf.convert_to_tensor(waiting_parts, tf.int32),
+                part=part,
             )
 
     # --- The methods of the reference page.
@@ -293,7 +312,14 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         """Looks up `keys` in a table, outputs the corresponding values."""
         return self.lookup(keys)
 
-    def accum(self, keys: Any, values_or_deltas: Any, exists: Any, name: str | None = None) -> Any:
+    def accum(
+        self,
+        keys: Any,
+        values_or_deltas: Any,
+        exists: Any,
+        name: str | None = None,
+        new_keys: str = "insert",
+    ) -> Any:
         """Adds to the values of keys that are there, and inserts those that are not.
 
         A key that is there and whose `exists` is true gets its delta added; one that is missing and
@@ -305,6 +331,7 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             values_or_deltas: Of the same shape as for `insert`.
             exists: A bool tensor of the shape of `keys`.
             name: A name for the operation (optional).
+            new_keys: "insert", or "admit" for those only that admission lets in.
 
         Returns:
             The created Operation.
@@ -321,7 +348,9 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         arguments.check_rows(keys, deltas, self._row_shape, "values_or_deltas")
         arguments.check_rows(keys, exists, [], "exists")
         with self._ready():
-            return ops.tfra_accumulate(self.resource_handle, keys, deltas, exists, name=name)
+            return ops.tfra_accumulate(
+                self.resource_handle, keys, deltas, exists, new_keys=new_keys, name=name
+            )
 
     def remove(self, keys: Any, name: str | None = None) -> Any:
         """Removes `keys` and its associated values from the table.

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfra import initializers
 from tfra._tf import tf
+from tfra.admission import Admission
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ class ComputedRows:
 
 
 InitialRows = ConstantRow | RandomRows | ComputedRows
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """What a Variable tells its tables of rows to come; creators pass it on as `default_value`."""
+
+    initial: ConstantRow | RandomRows
+    metadata: bool = False  # Whether rows carry the time and the number of updates.
+    admission: Admission | None = None
 
 
 def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> ConstantRow:

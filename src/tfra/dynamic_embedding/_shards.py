@@ -84,8 +84,9 @@ class Shards:
         if len(self.tables) == 1:
             return self.tables[0].restore_rows(content)
         _, parts = self._flat(content["keys"])
+        _, waiting_parts = self._flat(content["waiting_keys"])
         restored = [
-            table.restore_rows(content, parts, number, len(self.tables))
+            table.restore_rows(content, parts, number, len(self.tables), waiting_parts)
             for number, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*restored)

@@ -56,6 +56,7 @@ class TableTraining:
         learning_rate: tf.Tensor,
         step: tf.Tensor,
         optimizer: str = "",
+        new_keys: str = "admit",
     ) -> Any:
         """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
         with self._ready():
@@ -68,6 +69,7 @@ class TableTraining:
                 rule=rule,
                 params=params,
                 optimizer=optimizer,
+                new_keys=new_keys,
             )
 
     def lookup_rows(
@@ -87,9 +89,18 @@ class TableTraining:
         return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
 
     def write_rows(
-        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, *, rule: CustomRule, add: bool
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        *,
+        rule: CustomRule,
+        add: bool,
+        new_keys: str = "admit",
     ) -> Any:
         """Assigns values and slots, or adds them to those that are there."""
         op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
         with self._ready():
-            return op(self.resource_handle, keys, values, slots, rule=rule.text())
+            return op(
+                self.resource_handle, keys, values, slots, rule=rule.text(), new_keys=new_keys
+            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +11,18 @@ from typing import Any
 import numpy as np
 
 from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, tf
+from tfra._upkeep import checked_min_norm, checked_ttl
+from tfra.admission import Admission
+from tfra.admission import get as get_admission
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
-from tfra.dynamic_embedding._initializers import ComputedRows, constant_row, initial_rows
+from tfra.dynamic_embedding._initializers import ComputedRows, NewRows, constant_row, initial_rows
+from tfra.dynamic_embedding._restrict_policies import make_policy, needs_usage
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
 from tfra.dynamic_embedding._variable_training import VariableTraining
+from tfra.dynamic_embedding._variable_upkeep import VariableUpkeep
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
 _unnamed = itertools.count()
@@ -31,7 +35,7 @@ class GraphKeys:
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
-class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
+class Variable(VariableTraining, VariableUpkeep, AutoTrackable):  # type: ignore[misc]
     """A variable of rows that are found by key, with no fixed vocabulary.
 
     A key gets a row of its own when it is first written. Looking up a key that is not there gives
@@ -61,9 +65,13 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
         checkpoint: if True, the contents are saved to and restored from checkpoints.
         init_size: room for so many keys from the beginning, divided among the tables.
         kv_creator: a `KVCreator`, which makes the tables; `CuckooHashTable`s by default.
-        restrict_policy: a class that is made with this variable and has the methods `apply_update`
-            and `apply_restriction` and the property `status`.
+        restrict_policy: the rule of `restrict`: a subclass of `RestrictPolicy`, such as
+            `TimestampRestrictPolicy` and `FrequencyRestrictPolicy`.
         bp_v2: whether optimizers update rows by adding to them instead of setting them.
+        admission: which keys may enter when they are trained: one of `tfra.admission`, or None for
+            all.
+        ttl: seconds after which a row that was not updated has expired; see `expire`.
+        min_norm: the L2 norm below which a row has expired; see `expire`.
 
     Raises:
         TypeError: If a type is not supported.
@@ -86,6 +94,9 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
         kv_creator: KVCreator | None = None,
         restrict_policy: Any = None,
         bp_v2: bool = False,
+        admission: Admission | None = None,
+        ttl: float | None = None,
+        min_norm: float | None = None,
     ) -> None:
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
@@ -106,19 +117,25 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
         self.init_size = arguments.integer(init_size, "init_size", at_least=0)
         self.kv_creator = kv_creator or CuckooHashTableCreator()
         self.bp_v2 = bool(bp_v2)
+        self.admission = get_admission(admission)
+        self.ttl = checked_ttl(ttl)
+        self.min_norm = checked_min_norm(min_norm)
 
         self._name_in_graph()
         initial = initial_rows(initializer, self._value_dtype, self._dim, self._seed_name())
-        self._computed = initial if isinstance(initial, ComputedRows) else None
-        if self._computed is not None:
+        self._computed = None
+        if isinstance(initial, ComputedRows):
+            self._computed = initial
             zero = "" if self._value_dtype == tf.string else 0
             initial = constant_row(zero, self._value_dtype, (self._dim,))
+        usage = needs_usage(restrict_policy) or ttl is not None or min_norm is not None
+        new_rows = NewRows(initial, usage, self.admission)
         tables = []
         for i, device in enumerate(self.devices):
             table = self.kv_creator.create(
                 key_dtype=self._key_dtype,
                 value_dtype=self._value_dtype,
-                default_value=initial,
+                default_value=new_rows,
                 name=f"{self._name}-{i + 1}of{len(self.devices)}",
                 checkpoint=False,
                 init_size=self.init_size // len(self.devices),
@@ -127,7 +144,7 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
             table.owner = weakref.ref(self)
             tables.append(table)
         self._shards = self._no_dependency(Shards(tables, partitioner))
-        self._restrict_policy = self._no_dependency(_policy(restrict_policy, self))
+        self._restrict_policy = self._no_dependency(make_policy(restrict_policy, self))
         # What stands for it in training: by graph, and for None everywhere else. See _stand_in.py.
         self.stand_ins = self._no_dependency({})
         self._add_to_graph()
@@ -404,26 +421,6 @@ class Variable(VariableTraining, AutoTrackable):  # type: ignore[misc]
             )
         return self.tables[int(index)].size(name=name)
 
-    def restrict(self, num_reserved: int, **kwargs: Any) -> Any:
-        """Restricts the number of keys, by the rule of `restrict_policy`.
-
-        Args:
-            num_reserved: int. Number of remaining features after restriction.
-            **kwargs: keyword arguments passing to `restrict_policy.apply_restriction`.
-
-        Returns:
-            An operation to restrict size of the variable itself. Return None if the restrict policy
-            is not set.
-        """
-        if self._restrict_policy is None:
-            warnings.warn(
-                f"{self._name} has no restrict_policy, so restrict() leaves it as it is. Give the "
-                "Variable one when it is made.",
-                stacklevel=2,
-            )
-            return None
-        return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
-
     def content(self) -> Content:
         """Returns all that is saved of the variable, as tensors by name."""
         return content_of(self.tables)
@@ -445,15 +442,3 @@ def _devices(devices: str | Sequence[str] | None) -> list[str]:
     if not devices:
         raise ValueError(f"`devices` must have at least one entry. Received: {devices}")
     return devices
-
-
-def _policy(restrict_policy: Any, variable: Variable) -> Any:
-    if restrict_policy is None:
-        return None
-    methods = ("apply_update", "apply_restriction", "status")
-    if not callable(restrict_policy) or not all(hasattr(restrict_policy, m) for m in methods):
-        raise TypeError(
-            "`restrict_policy` must be a class with `apply_update`, `apply_restriction` and "
-            f"`status`. Received: {restrict_policy!r}"
-        )
-    return restrict_policy(variable)

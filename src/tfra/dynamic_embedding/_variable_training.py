@@ -23,6 +23,8 @@ class VariableTraining:
     _computed: Any
     _shards: Shards
     _fill_missing: Any
+    _restrict_policy: Any
+    admission: Any
 
     def lookup_pooled(
         self,
@@ -55,17 +57,34 @@ class VariableTraining:
         keys = arguments.keys_tensor(keys, self._key_dtype)
         values, exists = self._shards.read("lookup", keys, return_exists=True)
         values = self._fill_missing(keys, values, exists)
-        self._shards.write("accum", keys, (values, tf.zeros_like(exists)))
+        self._shards.write("accum", keys, (values, tf.zeros_like(exists)), new_keys="admit")
         return values
 
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
         """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
         self._note_training()
-        return self._shards.write("apply_gradients", keys, (gradients,), **options)
+        options["new_keys"] = self._new_keys()
+        applied = self._shards.write("apply_gradients", keys, (gradients,), **options)
+        return self._tell_policy(keys, applied)
 
     def _note_training(self) -> None:
         for table in self._shards.tables:
             table.trained = True
+
+    def _new_keys(self) -> str:
+        """What an update does with keys that are not there."""
+        # Rows of a user's function were made by the lookup, unless their keys were not let in.
+        refused = self._computed is not None and self.admission is not None
+        return "drop" if refused else "admit"
+
+    def _tell_policy(self, keys: tf.Tensor, update: Any) -> Any:
+        """Has a policy that keeps a status of its own note the keys of an update."""
+        policy = self._restrict_policy
+        if policy is None or getattr(policy, "kept_by_engine", False):
+            return update
+        noted = policy.apply_update(keys)
+        done = [op for op in (update, noted) if op is not None]
+        return None if tf.executing_eagerly() else tf.group(*done)
 
     def update_rows(
         self,
@@ -98,4 +117,12 @@ class VariableTraining:
         if add:
             new_rows, new_slots = new_rows - rows, new_slots - slots
         new_rows = tf.cast(new_rows, self._value_dtype)
-        return self._shards.write("write_rows", keys, (new_rows, new_slots), rule=rule, add=add)
+        written = self._shards.write(
+            "write_rows",
+            keys,
+            (new_rows, new_slots),
+            rule=rule,
+            add=add,
+            new_keys=self._new_keys(),
+        )
+        return self._tell_policy(keys, written)

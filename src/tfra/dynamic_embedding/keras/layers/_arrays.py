@@ -39,11 +39,14 @@ def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType) -> Conten
         "slots": tf.constant(np.asarray(store["slots"])),
         "metadata": tf.constant(np.asarray(store["metadata"])),
         "rule": tf.constant(_strings(store, "rule")),
+        "waiting_seen": tf.constant(np.asarray(store["waiting_seen"])),
+        "waiting_filter": tf.constant(np.asarray(store["waiting_filter"])),
     }
-    if key_dtype == tf.string:
-        content["keys"] = tf.constant(_strings(store, "keys"), tf.string)
-    else:
-        content["keys"] = tf.constant(np.asarray(store["keys"]), key_dtype)
+    for name in ("keys", "waiting_keys"):
+        if key_dtype == tf.string:
+            content[name] = tf.constant(_strings(store, name), tf.string)
+        else:
+            content[name] = tf.constant(np.asarray(store[name]), key_dtype)
     values = np.asarray(store["values"])
     if value_dtype == tf.bfloat16 and values.dtype == np.uint16:
         values = values.view(tf.bfloat16.as_numpy_dtype)

@@ -7,10 +7,21 @@ from typing import Any
 import numpy as np
 
 from tfra._keras import keras
+from tfra.admission import Admission
+from tfra.admission import get as get_admission
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, HkvHashTableCreator
+from tfra.dynamic_embedding._restrict_policies import (
+    FrequencyRestrictPolicy,
+    TimestampRestrictPolicy,
+)
 
-for _creator in (CuckooHashTableCreator, HkvHashTableCreator):
-    keras.saving.register_keras_serializable(package="tfra")(_creator)
+for _class in (
+    CuckooHashTableCreator,
+    HkvHashTableCreator,
+    TimestampRestrictPolicy,
+    FrequencyRestrictPolicy,
+):
+    keras.saving.register_keras_serializable(package="tfra")(_class)
 
 # Arguments that Keras' own layers deal with.
 _OF_KERAS = ("dtype", "activity_regularizer")
@@ -24,6 +35,8 @@ def serialize(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (str, bool, int, float, list, tuple)):
         return value
+    if isinstance(value, Admission):
+        return value.serialize()
     if isinstance(value, type):
         return keras.saving.get_registered_name(value)
     if type(value).__module__.startswith("tensorflow.") and hasattr(value, "get_config"):
@@ -43,6 +56,8 @@ def deserialize(value: Any, name: str) -> Any:
                 "@keras.saving.register_keras_serializable() before it."
             )
         return found
+    if name == "admission":
+        return get_admission(value)
     if isinstance(value, dict) and name not in _OF_KERAS:
         return keras.saving.deserialize_keras_object(value)
     return value

@@ -28,6 +28,9 @@ _VARIABLE_ARGUMENTS = {
     "distribute_strategy": None,
     "keep_distribution": False,
     "short_file_name": False,
+    "admission": None,
+    "ttl": None,
+    "min_norm": None,
 }
 
 
@@ -70,6 +73,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             max_norm: If not None, longer rows are clipped to this L2 norm.
             distribute_strategy: The strategy in whose scope the layer's weights are.
             keep_distribution: Bool. Whether the layer's config has its devices.
+            admission: Which ids may enter: one of `tfra.admission`; see `Variable`.
+            ttl: Seconds after which a row has expired; see `Variable`.
+            min_norm: The L2 norm below which a row has expired; see `Variable`.
 
     Raises:
         TypeError: If a type is not supported, or ids are of another type.
@@ -155,6 +161,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 kv_creator=given["kv_creator"],
                 restrict_policy=given["restrict_policy"],
                 bp_v2=given["bp_v2"],
+                admission=given["admission"],
+                ttl=given["ttl"],
+                min_norm=given["min_norm"],
             )
             shadow = ShadowVariable(
                 params,

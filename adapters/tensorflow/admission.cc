@@ -1,0 +1,104 @@
+// What tables know of keys that have not entered, as tensors: for checkpoints.
+#include <cstring>
+#include <sstream>
+
+#include "arguments.h"
+#include "attributes.h"
+#include "create.h"
+#include "kernels.h"
+
+namespace tfra::tf {
+namespace {
+
+template <typename T>
+void Append(std::vector<T>* to, const std::vector<T>& from) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+void CopyTo(const Tensor& tensor, const void* data, size_t bytes) {
+  if (bytes > 0) std::memcpy(tensor.data<void>(), data, bytes);
+}
+
+}  // namespace
+
+AdmissionSpec AdmissionOf(const std::string& text) {
+  AdmissionSpec spec;
+  std::istringstream words(text);
+  std::string kind, number;
+  words >> kind;
+  if (kind.empty()) return spec;
+  if (kind == "min_count") {
+    spec.kind = AdmissionKind::kMinCount;
+    words >> spec.min_count;
+  } else if (kind == "bloom_filter") {
+    spec.kind = AdmissionKind::kBloomFilter;
+    words >> spec.min_count >> spec.filter_keys >> number;
+    spec.filter_error = DoubleOf(number);
+  } else if (kind == "probability") {
+    spec.kind = AdmissionKind::kProbability;
+    words >> number >> spec.seed;
+    spec.probability = DoubleOf(number);
+  } else {
+    InvalidArgument("unknown admission: " + text);
+  }
+  return spec;
+}
+
+void SnapshotAdmission(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    AdmissionState all;
+    TF_DataType key_dtype = TF_INT64;
+    for (int i = 0; i < context.inputs(); ++i) {
+      const TableUse table = UseTable(context, i);
+      key_dtype = table.named().key_dtype;
+      AdmissionState state;
+      Check(table->ExportAdmission(&state));
+      Append(&all.int_keys, state.int_keys);
+      Append(&all.string_keys, state.string_keys);
+      Append(&all.seen, state.seen);
+      Append(&all.filter, state.filter);
+    }
+    const auto n = static_cast<int64_t>(all.seen.size());
+    const Tensor keys = context.Output(0, key_dtype, {n});
+    if (key_dtype == TF_STRING) {
+      StoreStrings(all.string_keys, keys);
+    } else if (key_dtype == TF_INT32) {
+      std::copy(all.int_keys.begin(), all.int_keys.end(), keys.data<int32_t>());
+    } else {
+      CopyTo(keys, all.int_keys.data(), all.int_keys.size() * sizeof(int64_t));
+    }
+    CopyTo(context.Output(1, TF_INT32, {n, 2}), all.seen.data(),
+           all.seen.size() * sizeof(RowMetadata));
+    CopyTo(context.Output(2, TF_INT8, {static_cast<int64_t>(all.filter.size())}),
+           all.filter.data(), all.filter.size());
+  });
+}
+
+void RestoreAdmission(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const auto n = static_cast<int64_t>(keys.size());
+    const Tensor seen = context.Input(2), filter = context.Input(3), parts = context.Input(4);
+    const int32_t part = *context.Input(5).data<const int32_t>();
+    RequireShape(seen, {n, 2}, "how often keys were seen");
+    if (parts.elements() != 0) RequireShape(parts, {n}, "parts");
+    const auto* part_of = parts.elements() != 0 ? parts.data<const int32_t>() : nullptr;
+    const auto* metadata = seen.data<const RowMetadata>();
+    AdmissionState state;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (part_of != nullptr && part_of[i] != part) continue;
+      if (keys.batch().type == KeyType::kString) {
+        state.string_keys.emplace_back(keys.batch().strings[i]);
+      } else {
+        state.int_keys.push_back(keys.batch().ints[i]);
+      }
+      state.seen.push_back(metadata[i]);
+    }
+    const auto* bytes = filter.data<const std::byte>();
+    state.filter.assign(bytes, bytes + filter.elements());
+    Check(table->RestoreAdmission(state));
+  });
+}
+
+}  // namespace tfra::tf

@@ -1,0 +1,130 @@
+// What keeps a table in shape, and tells how it is: metadata, restriction, expiry, counters.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "arguments.h"
+#include "attributes.h"
+#include "kernels.h"
+
+namespace tfra::tf {
+namespace {
+
+struct RestrictKernel {
+  Ranking ranking;
+};
+
+template <size_t kSize>
+void SetVector(const OpContext& context, int output, const std::array<uint64_t, kSize>& numbers) {
+  const Tensor tensor = context.Output(output, TF_INT64, {static_cast<int64_t>(kSize)});
+  std::copy(numbers.begin(), numbers.end(), tensor.data<int64_t>());
+}
+
+void SetScalar(const OpContext& context, int output, uint64_t number) {
+  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
+}
+
+template <typename T>
+T Scalar(const OpContext& context, int input) {
+  return *context.Input(input).data<const T>();
+}
+
+}  // namespace
+
+void Touch(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    Check(table->Touch(keys.batch(), *static_cast<const NewKeys*>(kernel)));
+  });
+}
+
+void LookupMetadata(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const std::unique_ptr<RowMetadata[]> metadata(new RowMetadata[keys.size()]);
+    auto* time = context.Output(0, TF_INT64, keys.dims()).data<int64_t>();
+    auto* count = context.Output(1, TF_INT64, keys.dims()).data<int64_t>();
+    auto* exists = context.Output(2, TF_BOOL, keys.dims()).data<bool>();
+    Check(table->LookupMetadata(keys.batch(), metadata.get(), exists));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      time[i] = metadata[i].time;
+      count[i] = metadata[i].count;
+    }
+  });
+}
+
+void* NewRestrictKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<RestrictKernel>(construction, [&](RestrictKernel& kernel) {
+    const bool newest = StringAttribute(construction, "ranking") == "newest";
+    kernel.ranking = newest ? Ranking::kNewest : Ranking::kMostFrequent;
+  });
+}
+
+void DeleteRestrictKernel(void* kernel) { delete static_cast<RestrictKernel*>(kernel); }
+
+void Restrict(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    const auto keep = Scalar<int64_t>(context, 1);
+    if (keep < 0) {
+      InvalidArgument("expected a number of keys that is 0 or more, received " +
+                      std::to_string(keep));
+    }
+    uint64_t evicted;
+    Check(UseTable(context, 0)
+              ->Restrict(static_cast<uint64_t>(keep),
+                         static_cast<const RestrictKernel*>(kernel)->ranking, &evicted));
+    SetScalar(context, 0, evicted);
+  });
+}
+
+void Expire(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const auto ttl = Scalar<int64_t>(context, 1);
+    const int64_t now = table->clock();
+    ExpiryRule rule;
+    if (ttl >= 0) rule.written_before = static_cast<uint32_t>(std::max<int64_t>(0, now - ttl));
+    rule.norm_below = Scalar<double>(context, 2);
+    rule.norm_writes = static_cast<uint32_t>(Scalar<int64_t>(context, 3));
+    uint64_t expired;
+    Check(table->Expire(rule, &expired));
+    SetScalar(context, 0, expired);
+  });
+}
+
+void Stats(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableStats stats = UseTable(context, 0)->stats();
+    // In the order of TableStats in tfra/_stats.py.
+    SetVector(context, 0,
+              std::array{stats.size, stats.capacity, stats.index_bytes, stats.row_bytes,
+                         stats.string_bytes, stats.admission_bytes, stats.hits, stats.misses,
+                         stats.inserts, stats.updates, stats.removals, stats.ignored, stats.refused,
+                         stats.evictions, stats.expirations, stats.restrict_runs, stats.waiting});
+  });
+}
+
+void Histograms(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    RowHistograms histograms;
+    Check(UseTable(context, 0)->Histograms(&histograms));
+    SetVector(context, 0, histograms.age);
+    SetVector(context, 1, histograms.writes);
+    SetVector(context, 2, histograms.norm);
+  });
+}
+
+void SetClock(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const auto now = Scalar<int64_t>(context, 1);
+    if (now < 0 || now > UINT32_MAX) {
+      InvalidArgument("expected a time between 0 and 2**32 - 1 seconds, received " +
+                      std::to_string(now));
+    }
+    UseTable(context, 0)->SetClock(static_cast<uint32_t>(now));
+  });
+}
+
+}  // namespace tfra::tf

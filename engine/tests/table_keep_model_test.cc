@@ -1,0 +1,531 @@
+// Which keys enter, stay and leave: random histories on a table and on a model of it.
+//
+// The model knows keys, metadata, keys that wait, and counters. Values and slots it has from a
+// plain table, without metadata and admission, which is told only what the model says got through.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "table_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+using MetadataMap = std::map<int64_t, std::pair<uint32_t, uint32_t>>;  // Time and count.
+using RowsMap = std::map<int64_t, std::vector<std::byte>>;             // Values and slots.
+
+int64_t NumberOf(const std::string& key) { return std::stoll(key.substr(4)); }
+
+std::vector<int64_t> NumbersOf(const std::vector<int64_t>& ints,
+                               const std::vector<std::string>& strings) {
+  std::vector<int64_t> numbers = ints;
+  for (const std::string& key : strings) numbers.push_back(NumberOf(key));
+  return numbers;
+}
+
+ExportBatch Exported(Table& table) {
+  ExportBatch batch;
+  CHECK_OK(table.ExportAll(&batch));
+  return batch;
+}
+
+RowsMap RowsOf(Table& table, const ExportBatch& batch) {
+  const std::vector<int64_t> numbers = NumbersOf(batch.int_keys, batch.string_keys);
+  const size_t value_bytes =
+      static_cast<size_t>(table.options().dim) * SizeOf(table.options().value_type);
+  const size_t slot_bytes = table.slot_elements() * SizeOf(ComputeType(table.options().value_type));
+  RowsMap rows;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    std::vector<std::byte> row(value_bytes + slot_bytes);
+    std::memcpy(row.data(), batch.values.data() + i * value_bytes, value_bytes);
+    if (slot_bytes > 0) {
+      std::memcpy(row.data() + value_bytes, batch.slots.data() + i * slot_bytes, slot_bytes);
+    }
+    CHECK(rows.emplace(numbers[i], std::move(row)).second);
+  }
+  return rows;
+}
+
+class KeepModel {
+ public:
+  // min_count: 0 for no admission.
+  KeepModel(KeyType key_type, ValueType type, uint32_t min_count, uint64_t seed)
+      : key_type_(key_type), type_(type), min_count_(min_count), random_(seed) {
+    TableOptions options = OptionsOf(key_type, type, kDim);
+    if (IsFloating(type)) {
+      options.rule.kind = RuleKind::kAdam;
+      options.initializer.kind = InitializerKind::kUniform;
+    }
+    plain_ = MakeTable(options);
+    options.metadata = true;
+    if (min_count > 0) options.admission.kind = AdmissionKind::kMinCount;
+    options.admission.min_count = std::max(min_count, 1u);
+    table_ = MakeTable(options);
+    table_->SetClock(now_);
+  }
+
+  void Run(int operations) {
+    const int failures = FailureCount();
+    // One wrong step makes all later ones wrong.
+    for (int step = 0; step < operations && FailureCount() == failures; ++step) {
+      if (Pick(3) == 0) table_->SetClock(now_ += static_cast<uint32_t>(Pick(3)));
+      const char* what = Step();
+      Compare();
+      if (FailureCount() != failures) {
+        std::printf("  step %d, %s, %s keys, %s, count %u\n", step, what,
+                    key_type_ == KeyType::kString ? "string" : "int", NameOf(type_), min_count_);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kDim = 2;
+
+  struct Call {
+    std::vector<int64_t> numbers;
+    std::vector<int> elements;  // (n, kDim)
+    NewKeys new_keys = NewKeys::kInsert;
+    std::vector<size_t> places = {};  // Of a part of another call: where its keys are in that.
+  };
+
+  int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+
+  TestKeys Keys(const std::vector<int64_t>& numbers) const { return TestKeys(key_type_, numbers); }
+  TestRows Rows(const Call& call) const {
+    return TestRows::Make(type_, call.numbers.size(), kDim,
+                          [&](size_t i, size_t j) { return call.elements[i * kDim + j]; });
+  }
+
+  const char* Step() {
+    // Few keys and batches with duplicates; sometimes a batch for several threads.
+    Call call;
+    call.numbers.resize(Pick(100) == 0 ? 9000 : static_cast<size_t>(Pick(40)));
+    for (int64_t& number : call.numbers) number = Pick(300) - 150;
+    for (size_t i = 0; i < call.numbers.size() * kDim; ++i) call.elements.push_back(Pick(5) - 2);
+    call.new_keys = Pick(4) == 0   ? NewKeys::kInsert
+                    : Pick(5) == 0 ? NewKeys::kDrop
+                                   : NewKeys::kAdmit;
+    switch (Pick(16)) {
+      case 0:
+      case 1:
+        return Assign(call), "Assign";
+      case 2:
+        return Accumulate(call), "Accumulate";
+      case 3:
+        if (IsFloating(type_)) AddToRows(call);
+        return "AddToRows";
+      case 4:
+      case 5:
+      case 6:
+        if (IsFloating(type_)) ApplyGradients(call);
+        return "ApplyGradients";
+      case 7:
+        return Touch(call), "Touch";
+      case 8:
+        return Remove(call), "Remove";
+      case 9:
+        return Lookup(call), "Lookup";
+      case 10:
+        return Restrict(), "Restrict";
+      case 11:
+        return Expire(), "Expire";
+      default:
+        return Rare();
+    }
+  }
+
+  // What a call does to keys, metadata and counters. updates(i), inserts(i): what it does with a
+  // key that is there, and with one that is not. Returns what of the call gets through.
+  template <typename Updates, typename Inserts>
+  Call Write(const Call& call, bool distinct, const RowMetadata* metadata, Updates&& updates,
+             Inserts&& inserts) {
+    std::set<int64_t> met, refused;
+    for (size_t i = 0; i < call.numbers.size(); ++i) {
+      const int64_t key = call.numbers[i];
+      if (!met.insert(key).second && distinct) continue;
+      auto row = rows_.find(key);
+      if (row == rows_.end()) {
+        if (!inserts(i)) {
+          ++counters_.ignored;
+          continue;
+        }
+        uint32_t seen = 0;
+        if (refused.contains(key) || !Enters(key, call.new_keys, &seen)) {
+          refused.insert(key);
+          ++counters_.refused;
+          continue;
+        }
+        ++counters_.inserts;
+        row = rows_.emplace(key, std::pair(now_, seen - 1)).first;
+      } else if (!updates(i)) {
+        ++counters_.ignored;
+        continue;
+      } else {
+        ++counters_.updates;
+      }
+      row->second = {now_, row->second.second + 1};
+      if (metadata != nullptr) row->second = {metadata[i].time, metadata[i].count};
+    }
+    Call through;
+    for (size_t i = 0; i < call.numbers.size(); ++i) {
+      if (refused.contains(call.numbers[i])) continue;
+      through.numbers.push_back(call.numbers[i]);
+      for (size_t j = 0; j < kDim; ++j) through.elements.push_back(call.elements[i * kDim + j]);
+      through.places.push_back(i);
+    }
+    return through;
+  }
+  Call Write(const Call& call, bool distinct, const RowMetadata* metadata = nullptr) {
+    const auto always = [](size_t) { return true; };
+    return Write(call, distinct, metadata, always, always);
+  }
+
+  // seen: how often the key was seen, if it enters.
+  bool Enters(int64_t key, NewKeys new_keys, uint32_t* seen) {
+    *seen = 1;
+    if (new_keys == NewKeys::kDrop) return false;
+    if (new_keys == NewKeys::kAdmit && min_count_ > 0) {
+      auto& waiting = waiting_[key];
+      waiting = {now_, waiting.second + 1};
+      *seen = waiting.second;
+      if (*seen < min_count_) return false;
+    }
+    waiting_.erase(key);
+    return true;
+  }
+
+  void Assign(const Call& call) {
+    std::vector<RowMetadata> metadata(call.numbers.size());
+    for (RowMetadata& row : metadata) {
+      row = {now_ - static_cast<uint32_t>(Pick(5)), static_cast<uint32_t>(Pick(4))};
+    }
+    const RowMetadata* given = Pick(3) == 0 ? metadata.data() : nullptr;
+    const bool with_slots = table_->slot_elements() > 0 && Pick(2) == 0;
+    // Slots that are a function of the key serve also the part of the call that gets through.
+    const auto slots_of = [&](const Call& of) {
+      std::vector<std::byte> bytes;
+      for (int64_t number : of.numbers) {
+        for (size_t j = 0; j < table_->slot_elements(); ++j) {
+          const double wide = static_cast<double>(number) + 0.5;
+          const float narrow = static_cast<float>(wide);
+          const bool is_wide = ComputeType(type_) == ValueType::kFloat64;
+          const auto* from = is_wide ? reinterpret_cast<const std::byte*>(&wide)
+                                     : reinterpret_cast<const std::byte*>(&narrow);
+          bytes.insert(bytes.end(), from, from + SizeOf(ComputeType(type_)));
+        }
+      }
+      return bytes;
+    };
+    const std::vector<std::byte> slots = slots_of(call);
+    CHECK_OK(table_->Assign(Keys(call.numbers).batch(), Rows(call).in(),
+                            with_slots ? slots.data() : nullptr, given, call.new_keys));
+    const Call through = Write(call, false, given);
+    const std::vector<std::byte> some = slots_of(through);
+    CHECK_OK(plain_->Assign(Keys(through.numbers).batch(), Rows(through).in(),
+                            with_slots ? some.data() : nullptr));
+  }
+
+  void Accumulate(const Call& call) {
+    Flags exists(call.numbers.size());
+    for (size_t i = 0; i < call.numbers.size(); ++i) exists.Set(i, Pick(2) == 0);
+    CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(),
+                                call.new_keys));
+    const Call through = Write(
+        call, false, nullptr, [&](size_t i) { return exists[i]; },
+        [&](size_t i) { return !exists[i]; });
+    Flags some(through.places.size());
+    for (size_t k = 0; k < through.places.size(); ++k) some.Set(k, exists[through.places[k]]);
+    CHECK_OK(plain_->Accumulate(Keys(through.numbers).batch(), Rows(through).in(), some.data()));
+  }
+
+  void AddToRows(const Call& call) {
+    CHECK_OK(
+        table_->AddToRows(Keys(call.numbers).batch(), Rows(call).in(), nullptr, call.new_keys));
+    const Call through = Write(call, false);
+    CHECK_OK(plain_->AddToRows(Keys(through.numbers).batch(), Rows(through).in(), nullptr));
+  }
+
+  void ApplyGradients(const Call& call) {
+    UpdateParams params;
+    params.learning_rate = 0.5;
+    params.step = 1 + Pick(10);
+    CHECK_OK(table_->ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_, params,
+                                    call.new_keys));
+    const Call through = Write(call, true);
+    CHECK_OK(
+        plain_->ApplyGradients(Keys(through.numbers).batch(), Rows(through).in(), type_, params));
+  }
+
+  void Touch(const Call& call) {
+    CHECK_OK(table_->Touch(Keys(call.numbers).batch(), call.new_keys));
+    // New rows have what a lookup says of keys that are not there; others stay as they are.
+    const TestKeys keys = Keys(Write(call, true).numbers);
+    TestRows values(type_, keys.size(), kDim);
+    std::vector<double> slots(keys.size() * plain_->slot_elements());
+    CHECK_OK(plain_->LookupRows(keys.batch(), values.out(), slots.data()));
+    CHECK_OK(plain_->Assign(keys.batch(), values.in(), slots.empty() ? nullptr : slots.data()));
+  }
+
+  void Remove(const Call& call) {
+    size_t removed = 0;
+    CHECK_OK(table_->Remove(Keys(call.numbers).batch(), &removed));
+    CHECK_EQ(removed, Drop(call.numbers));
+    counters_.removals += removed;
+  }
+
+  // Takes keys out of the model; returns how many of them were there.
+  uint64_t Drop(const std::vector<int64_t>& keys) {
+    uint64_t dropped = 0;
+    for (int64_t key : keys) dropped += rows_.erase(key);
+    size_t removed = 0;
+    CHECK_OK(plain_->Remove(Keys(keys).batch(), &removed));
+    CHECK_EQ(removed, dropped);
+    return dropped;
+  }
+
+  void Lookup(const Call& call) {
+    const TestKeys keys = Keys(call.numbers);
+    std::vector<RowMetadata> metadata(keys.size(), RowMetadata{7, 7});
+    Flags exists(keys.size(), true);
+    CHECK_OK(table_->LookupMetadata(keys.batch(), metadata.data(), exists.data()));
+    TestRows values(type_, keys.size(), kDim);
+    CHECK_OK(table_->Lookup(keys.batch(), {}, values.out(), nullptr));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto row = rows_.find(call.numbers[i]);
+      const bool found = row != rows_.end();
+      ++(found ? counters_.hits : counters_.misses);
+      CHECK_EQ(exists[i], found);
+      CHECK_EQ(metadata[i].time, found ? row->second.first : 0);
+      CHECK_EQ(metadata[i].count, found ? row->second.second : 0);
+    }
+  }
+
+  // Of equal rows the model cannot know which ones stay: it checks how many, and that another table
+  // with the same rows keeps the same ones.
+  void Restrict() {
+    const Ranking ranking = Pick(2) == 0 ? Ranking::kNewest : Ranking::kMostFrequent;
+    const int size = static_cast<int>(rows_.size());
+    const uint64_t keep =
+        static_cast<uint64_t>(Pick(3) == 0 ? Pick(size + 20) : size - Pick(size / 8 + 1));
+    using Rank = std::pair<uint32_t, uint32_t>;
+    const auto rank_of = [&](const Rank& row) {
+      return ranking == Ranking::kNewest ? row : Rank(row.second, row.first);
+    };
+    std::vector<Rank> ranks;
+    for (const auto& [key, row] : rows_) ranks.push_back(rank_of(row));
+    std::sort(ranks.begin(), ranks.end());
+    const uint64_t gone = ranks.size() > keep ? ranks.size() - keep : 0;
+
+    const std::unique_ptr<Table> twin = Twin();
+    uint64_t evicted = 0, twin_evicted = 0;
+    CHECK_OK(table_->Restrict(keep, ranking, &evicted));
+    CHECK_OK(twin->Restrict(keep, ranking, &twin_evicted));
+    CHECK_EQ(evicted, gone);
+    CHECK_EQ(twin_evicted, gone);
+    const RowsMap left = RowsOf(*table_, Exported(*table_));
+    CHECK(left == RowsOf(*twin, Exported(*twin)));
+    std::vector<int64_t> absent;
+    for (const auto& [key, row] : rows_) {
+      const bool there = left.contains(key);
+      if (!there) absent.push_back(key);
+      if (gone > 0 && rank_of(row) < ranks[gone - 1]) CHECK(!there);
+      if (gone == 0 || rank_of(row) > ranks[gone - 1]) CHECK(there);
+    }
+    CHECK_EQ(absent.size(), gone);
+    Drop(absent);
+    counters_.evictions += gone;
+    ++counters_.restrict_runs;
+  }
+
+  // Another table with the same rows, which came in another order.
+  std::unique_ptr<Table> Twin() {
+    std::unique_ptr<Table> twin = MakeTable(table_->options());
+    CHECK_OK(twin->Reserve(Pick(2000)));
+    const ExportBatch batch = Exported(*table_);
+    const std::vector<int64_t> numbers = NumbersOf(batch.int_keys, batch.string_keys);
+    std::vector<size_t> order(numbers.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random_);
+    const size_t value_bytes = kDim * SizeOf(type_);
+    const size_t slot_bytes = table_->slot_elements() * SizeOf(ComputeType(type_));
+    for (size_t i : order) {
+      CHECK_OK(twin->Assign(Keys({numbers[i]}).batch(), batch.values.data() + i * value_bytes,
+                            slot_bytes > 0 ? batch.slots.data() + i * slot_bytes : nullptr,
+                            &batch.metadata[i]));
+    }
+    return twin;
+  }
+
+  void Expire() {
+    ExpiryRule rule;
+    if (Pick(3) > 0) rule.written_before = now_ - static_cast<uint32_t>(Pick(30));
+    if (IsFloating(type_) && Pick(2) == 0) {
+      rule.norm_below = std::vector<double>{0.02, 0.07, 1.2, 2.1}[random_() % 4];
+      rule.norm_writes = static_cast<uint32_t>(Pick(6));
+    }
+    const std::map<int64_t, double> norms = Norms();
+    std::vector<int64_t> old;
+    for (const auto& [key, row] : rows_) {
+      const bool late = row.first < rule.written_before;
+      const bool small = rule.norm_below > 0 && norms.at(key) < rule.norm_below;
+      if (late || (small && row.second >= rule.norm_writes)) old.push_back(key);
+    }
+    uint64_t expired = 0;
+    CHECK_OK(table_->Expire(rule, &expired));
+    CHECK_EQ(expired, Drop(old));
+    counters_.expirations += expired;
+    std::erase_if(waiting_,
+                  [&](const auto& key) { return key.second.first < rule.written_before; });
+  }
+
+  std::map<int64_t, double> Norms() {
+    std::map<int64_t, double> norms;
+    if (!IsFloating(type_)) return norms;
+    for (const auto& [key, row] : RowsOf(*plain_, Exported(*plain_))) {
+      norms[key] = DispatchNumeric(type_, [&](auto* null) {
+        using T = std::remove_pointer_t<decltype(null)>;
+        T elements[kDim];
+        std::memcpy(elements, row.data(), sizeof(elements));
+        double squares = 0;
+        for (T element : elements) {
+          double wide;
+          if constexpr (std::is_arithmetic_v<T>) {
+            wide = static_cast<double>(element);
+          } else {
+            wide = static_cast<float>(element);
+          }
+          squares += wide * wide;
+        }
+        return std::sqrt(squares);
+      });
+    }
+    return norms;
+  }
+
+  void Histograms() {
+    RowHistograms expected, found;
+    for (const auto& [key, row] : rows_) {
+      ++expected.age[std::bit_width(now_ - row.first)];
+      ++expected.writes[std::bit_width(row.second)];
+    }
+    for (const auto& [key, norm] : Norms()) {
+      const int bin = norm == 0 ? 0 : std::ilogb(norm) + 32;
+      ++expected.norm[static_cast<size_t>(std::clamp(bin, 0, 63))];
+    }
+    CHECK_OK(table_->Histograms(&found));
+    CHECK(found.age == expected.age);
+    CHECK(found.writes == expected.writes);
+    for (size_t i = 0; i < 64; ++i) CHECK_EQ(found.norm[i], expected.norm[i]);
+  }
+
+  const char* Rare() {
+    switch (Pick(12)) {
+      case 0:
+        counters_.removals += rows_.size();
+        CHECK_OK(table_->Clear());
+        CHECK_OK(plain_->Clear());
+        rows_.clear();
+        waiting_.clear();
+        return "Clear";
+      case 1:
+        CHECK_OK(table_->Shrink());
+        return "Shrink";
+      case 2: {
+        std::unique_ptr<Table> copy;
+        CHECK_OK(table_->CopyWithRule(table_->options().rule, true, &copy));
+        table_ = std::move(copy);
+        CHECK_EQ(table_->clock(), now_);
+        return "CopyWithRule";
+      }
+      case 3: {
+        const uint32_t before = now_ - static_cast<uint32_t>(Pick(20));
+        uint64_t removed = 0;
+        CHECK_OK(
+            table_->RemoveIf([&](const RowMetadata& row) { return row.time < before; }, &removed));
+        std::vector<int64_t> old;
+        for (const auto& [key, row] : rows_) {
+          if (row.first < before) old.push_back(key);
+        }
+        CHECK_EQ(removed, Drop(old));
+        counters_.removals += removed;
+        return "RemoveIf";
+      }
+      case 4:
+      case 5: {
+        AdmissionState state;
+        CHECK_OK(table_->ExportAdmission(&state));
+        CHECK_OK(table_->RestoreAdmission(state));
+        return "RestoreAdmission";
+      }
+      default:
+        return Histograms(), "Histograms";
+    }
+  }
+
+  void Compare() {
+    const ExportBatch batch = Exported(*table_);
+    CHECK(RowsOf(*table_, batch) == RowsOf(*plain_, Exported(*plain_)));
+    CHECK(MetadataOf(NumbersOf(batch.int_keys, batch.string_keys), batch.metadata) == rows_);
+    AdmissionState state;
+    CHECK_OK(table_->ExportAdmission(&state));
+    CHECK(MetadataOf(NumbersOf(state.int_keys, state.string_keys), state.seen) == waiting_);
+
+    const TableStats stats = table_->stats();
+    CHECK_EQ(stats.size, rows_.size());
+    CHECK_EQ(stats.hits, counters_.hits);
+    CHECK_EQ(stats.misses, counters_.misses);
+    CHECK_EQ(stats.inserts, counters_.inserts);
+    CHECK_EQ(stats.updates, counters_.updates);
+    CHECK_EQ(stats.removals, counters_.removals);
+    CHECK_EQ(stats.ignored, counters_.ignored);
+    CHECK_EQ(stats.refused, counters_.refused);
+    CHECK_EQ(stats.evictions, counters_.evictions);
+    CHECK_EQ(stats.expirations, counters_.expirations);
+    CHECK_EQ(stats.restrict_runs, counters_.restrict_runs);
+    CHECK_EQ(stats.waiting, waiting_.size());
+    CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
+  }
+
+  static MetadataMap MetadataOf(const std::vector<int64_t>& keys,
+                                const std::vector<RowMetadata>& metadata) {
+    MetadataMap map;
+    CHECK_EQ(keys.size(), metadata.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      CHECK(map.emplace(keys[i], std::pair(metadata[i].time, metadata[i].count)).second);
+    }
+    return map;
+  }
+
+  const KeyType key_type_;
+  const ValueType type_;
+  const uint32_t min_count_;
+  std::mt19937_64 random_;
+  std::unique_ptr<Table> table_, plain_;
+  uint32_t now_ = 1000;
+  MetadataMap rows_, waiting_;
+  TableStats counters_;
+};
+
+void RunModels(KeyType key_type, uint64_t seed) {
+  for (ValueType type :
+       {ValueType::kFloat32, ValueType::kFloat16, ValueType::kFloat64, ValueType::kInt64}) {
+    for (uint32_t min_count : {0, 1, 2, 5}) {
+      KeepModel(key_type, type, min_count, ++seed).Run(1000 / kSlowdown);
+    }
+  }
+}
+
+TEST(KeepModelAgreesForIntKeys) { RunModels(KeyType::kInt64, 100); }
+
+TEST(KeepModelAgreesForStringKeys) { RunModels(KeyType::kString, 200); }
+
+TEST(KeepModelAgreesWithSeveralThreads) {
+  const ScopedNumThreads scoped(4);
+  KeepModel(KeyType::kInt64, ValueType::kFloat32, 2, 301).Run(1000 / kSlowdown);
+  KeepModel(KeyType::kString, ValueType::kFloat64, 3, 302).Run(1000 / kSlowdown);
+}
+
+}  // namespace
+}  // namespace tfra::test

@@ -1,0 +1,200 @@
+"""What keeps a table in shape: which rows leave, and what is known of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra import _arrays as arrays
+from tfra import _native
+from tfra._stats import RowHistograms
+
+
+class TableUpkeep:
+    """The part of `Table` that keeps it in shape."""
+
+    # Of the Table.
+    _native: _native.NativeTable
+    _key_dtype: np.dtype[Any]
+    _ttl: float | None
+    _min_norm: float | None
+
+    def touch(self, keys: Any) -> None:
+        """Notes that keys were seen now: one more write, which changes no value.
+
+        Keys that are not there and are let in (see `admission`) get a row with their initial value.
+        Of equal keys one counts.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+            ValueError: If the table has no metadata.
+        """
+        self._native.touch(arrays.flat_keys(keys, self._key_dtype)[0])
+
+    def usage(self, keys: Any) -> NDArray[np.uint32]:
+        """Returns the time of the last write and the number of writes of keys.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            A uint32 array `keys.shape + (2,)`, zeros for keys that are not there. Times are seconds
+            since 1970 (see `clock`).
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+            ValueError: If the table has no metadata.
+        """
+        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        return self._native.lookup_metadata(flat).reshape(*shape, 2)
+
+    def restrict(self, num_reserved: int, *, by: str = "time", trigger: int | None = None) -> int:
+        """Keeps the best rows and evicts the others, with their slots.
+
+        Takes a few passes over the rows and little memory. Other threads may go on: rows that they
+        write meanwhile may stay in addition.
+
+        Example:
+        >>> import tfra
+        >>> table = tfra.Table(dim=1, metadata=True)
+        >>> table.upsert([1, 2, 2, 3], [[0.0]] * 4)
+        >>> table.restrict(1, by="count")
+        2
+        >>> table.export()[0].tolist()
+        [2]
+
+        Args:
+            num_reserved: How many keys stay.
+            by: `"time"` keeps those last written, and of equal ones the most frequent; `"count"`
+                those written most often, and of equal ones the newest. Between rows that are still
+                equal the keys decide, not their order.
+            trigger: Nothing happens unless there are more keys than this; `num_reserved` by
+                default.
+
+        Returns:
+            The number of keys that were evicted.
+
+        Raises:
+            TypeError: If a number is not an integer.
+            ValueError: If a number is negative, `by` is something else, or the table has no
+                metadata.
+        """
+        keep = arrays.integer(num_reserved, "num_reserved")
+        least = keep if trigger is None else arrays.integer(trigger, "trigger")
+        for name, number in (("num_reserved", keep), ("trigger", least)):
+            if number < 0:
+                raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
+        if by not in ("time", "count"):
+            raise ValueError(f"`by` must be 'time' or 'count'. Received: {by!r}")
+        return 0 if self._native.size() <= least else self._native.restrict(keep, by == "time")
+
+    def expire(
+        self, *, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
+    ) -> int:
+        """Removes rows that have expired, in one pass.
+
+        Args:
+            ttl: Rows that were not written for more than so many seconds have expired; and keys
+                that wait to enter (see `admission`) are forgotten. The table's `ttl` by default.
+            min_norm: Rows whose L2 norm is below this, although they were written `norm_writes`
+                times, have expired. The table's `min_norm` by default.
+            norm_writes: How often a row must have been written for its norm to count.
+
+        Returns:
+            The number of keys that were removed.
+
+        Raises:
+            TypeError: If norms are asked for and values are not floating.
+            ValueError: If a number is negative, or the table has no metadata.
+        """
+        ttl = self._ttl if ttl is None else checked_ttl(ttl)
+        min_norm = self._min_norm if min_norm is None else checked_min_norm(min_norm)
+        writes = arrays.integer(norm_writes, "norm_writes")
+        if not 0 <= writes < 2**32:
+            raise ValueError(f"`norm_writes` must be between 0 and 2**32 - 1. Received: {writes}")
+        before = 0 if ttl is None else max(0, self._native.clock() - int(ttl))
+        return self._native.expire(before, min_norm or 0.0, writes)
+
+    def histograms(self) -> RowHistograms:
+        """Counts rows by age, by number of writes and by norm, in one pass."""
+        return RowHistograms.from_counts(*self._native.histograms())
+
+    def admission_state(self) -> dict[str, Any]:
+        """Returns what is known of keys that have not entered, to be saved.
+
+        Returns:
+            A dict of arrays: `keys` `[n]` and `seen` `[n, 2]`, the keys that wait with the time and
+            the number of times they were seen, and `filter`, bytes. See `restore_admission`.
+        """
+        keys, seen, state = self._native.admission_state()
+        if self._key_dtype == arrays.STRING:
+            keys = arrays.object_array(keys, (len(keys),))
+        return {"keys": keys, "seen": seen.reshape(-1, 2), "filter": state}
+
+    def restore_admission(self, state: dict[str, Any]) -> None:
+        """Takes what `admission_state` returned, in place of what is known.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If the state is that of another admission rule.
+        """
+        flat, shape = arrays.flat_keys(state["keys"], self._key_dtype)
+        seen = arrays.typed_array(state["seen"], (np.dtype(np.uint32),), (*shape, 2), "seen")
+        known = np.ascontiguousarray(state["filter"], np.uint8)
+        self._native.restore_admission(flat, arrays.raw_bytes(seen), known)
+
+    def count_if(self, *, written_before: int | None = None, count_below: int | None = None) -> int:
+        """Counts keys by their metadata.
+
+        Args:
+            written_before: Only keys whose last write was before this time (see `clock`).
+            count_below: Only keys that were written fewer times than this.
+
+        Returns:
+            The number of keys for which both hold.
+
+        Raises:
+            ValueError: If the table has no metadata.
+        """
+        return self._native.count_if(*_bounds(written_before, count_below))
+
+    def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
+        """Returns the keys that `count_if` counts, as an array `[n]`."""
+        keys = self._native.select_if(*_bounds(written_before, count_below))
+        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == arrays.STRING else keys
+
+    def remove_if(
+        self, *, written_before: int | None = None, count_below: int | None = None
+    ) -> int:
+        """Removes the keys that `count_if` counts, in one pass, and returns how many."""
+        return self._native.remove_if(*_bounds(written_before, count_below))
+
+
+def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | None, int | None]:
+    return (
+        None if written_before is None else arrays.integer(written_before, "written_before"),
+        None if count_below is None else arrays.integer(count_below, "count_below"),
+    )
+
+
+def checked_ttl(ttl: Any) -> float | None:
+    """Returns a time to live, in seconds, or None."""
+    return _checked(ttl, "ttl", "a number of seconds, 0 or more")
+
+
+def checked_min_norm(min_norm: Any) -> float | None:
+    """Returns a least norm, or None."""
+    return _checked(min_norm, "min_norm", "a number, 0 or more")
+
+
+def _checked(number: Any, name: str, expected: str) -> float | None:
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
+        raise TypeError(f"`{name}` must be {expected}. Received: {number!r}")
+    if not 0 <= number < math.inf:
+        raise ValueError(f"`{name}` must be {expected}. Received: {number}")
+    return float(number)

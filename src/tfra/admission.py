@@ -1,0 +1,216 @@
+"""Which keys may enter a table.
+
+Most ids of a stream are seen once and never again; rows for them are memory and noise. With an
+admission rule, a key that is not in the table enters it only when the rule lets it in. Until then
+lookups return its initial value, and gradients to it are dropped and counted
+(`TableStats.refused`). A key is seen once by each training step that has it, however often it is in
+the batch. Keys that are written by hand (`upsert`, `insert`) always enter.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Admission", "CountingBloomFilter", "MinCount", "Probability", "deserialize", "get"]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Base class of the rules."""
+
+    def spec(self) -> dict[str, Any]:
+        """The rule as the engine takes it."""
+        return {"kind": "all"}
+
+    def text(self) -> str:
+        """The rule as an attribute of TensorFlow's ops."""
+        return ""
+
+    def serialize(self) -> dict[str, Any]:
+        """The rule as `deserialize` takes it: for the configuration of layers."""
+        return {"class_name": type(self).__name__, "config": asdict(self)}
+
+
+@dataclass(frozen=True)
+class MinCount(Admission):
+    """A key enters when it is seen for the `min_count`-th time.
+
+    Counts are exact. They take memory for each key that waits: 16 bytes, with a quarter to a half
+    of the places free, and the bytes of string keys. `expire` with a `ttl` forgets those that wait
+    for too long. A key that left the table is counted anew.
+
+    Example:
+    >>> import numpy as np
+    >>> import tfra
+    >>> table = tfra.Table(dim=2, optimizer="sgd", admission=tfra.admission.MinCount(2))
+    >>> table.apply_gradients([7], np.ones((1, 2), np.float32))
+    >>> len(table), table.stats().refused
+    (0, 1)
+    >>> table.apply_gradients([7], np.ones((1, 2), np.float32))
+    >>> len(table)
+    1
+
+    Args:
+        min_count: 1 or more.
+
+    Raises:
+        ValueError: If the number is out of range.
+    """
+
+    min_count: int
+
+    def __post_init__(self) -> None:
+        _check_count(self.min_count, 2**32 - 1)
+
+    def spec(self) -> dict[str, Any]:
+        """The rule as the engine takes it."""
+        return {"kind": "min_count", "min_count": int(self.min_count)}
+
+    def text(self) -> str:
+        """The rule as an attribute of TensorFlow's ops."""
+        return f"min_count {int(self.min_count)}"
+
+
+@dataclass(frozen=True)
+class CountingBloomFilter(Admission):
+    """As `MinCount`, with counts in a Bloom filter: memory that does not grow.
+
+    Keys share counters, so a key may enter early, but never late. After `capacity` different keys
+    were seen, a new key is taken for one that was seen before with a probability of at most about
+    `error_rate`; beyond that the probability grows. The filter takes `memory_bytes`, from the
+    beginning: 9.6 counters for each key at an error rate of 1 %, of four bits if `min_count` is at
+    most 15, of eight to 255, of sixteen beyond. A key that left the table enters again at once.
+
+    Example:
+    >>> import tfra
+    >>> rule = tfra.admission.CountingBloomFilter(3, capacity=1_000_000, error_rate=0.01)
+    >>> rule.memory_bytes < 5_000_000
+    True
+
+    Args:
+        min_count: 1 to 65535.
+        capacity: The number of different keys it is made for.
+        error_rate: The probability of a mistake then, between 0 and 1.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    min_count: int
+    capacity: int
+    error_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_count(self.min_count, 65535)
+        if isinstance(self.capacity, bool) or not 1 <= self.capacity <= 2**40:
+            raise ValueError(f"`capacity` must be between 1 and 2**40. Received: {self.capacity}")
+        if not 1e-15 <= self.error_rate < 1:
+            raise ValueError(
+                f"`error_rate` must be at least 1e-15 and below 1. Received: {self.error_rate}"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the filter of one table takes."""
+        from tfra import _native
+
+        parts = _native.estimate_memory(
+            "int64", "int8", 1, _ZEROS, {"kind": "none"}, False, self.spec(), 0, 0.0
+        )
+        return parts["admission_bytes"]
+
+    def spec(self) -> dict[str, Any]:
+        """The rule as the engine takes it."""
+        return {
+            "kind": "bloom_filter",
+            "min_count": int(self.min_count),
+            "capacity": int(self.capacity),
+            "error_rate": float(self.error_rate),
+        }
+
+    def text(self) -> str:
+        """The rule as an attribute of TensorFlow's ops."""
+        error = struct.pack("<d", self.error_rate).hex()
+        return f"bloom_filter {int(self.min_count)} {int(self.capacity)} {error}"
+
+
+@dataclass(frozen=True)
+class Probability(Admission):
+    """Each time a key is seen, it enters with a probability.
+
+    So a key enters after `1 / probability` times on average, and nothing is kept of those that
+    wait. The draws depend on the seed and on the order of the calls, not on threads.
+
+    Args:
+        probability: From 0 to 1.
+        seed: An int.
+
+    Raises:
+        ValueError: If the probability is out of range.
+    """
+
+    probability: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"`probability` must be between 0 and 1. Received: {self.probability}")
+
+    def spec(self) -> dict[str, Any]:
+        """The rule as the engine takes it."""
+        return {
+            "kind": "probability",
+            "probability": float(self.probability),
+            "seed": self.seed & 0xFFFF_FFFF_FFFF_FFFF,
+        }
+
+    def text(self) -> str:
+        """The rule as an attribute of TensorFlow's ops."""
+        chance = struct.pack("<d", self.probability).hex()
+        return f"probability {chance} {self.seed & 0xFFFF_FFFF_FFFF_FFFF}"
+
+
+_ZEROS = {"kind": "zeros", "seed": 0, "low": 0.0, "high": 0.0, "mean": 0.0, "stddev": 0.0}
+_BY_NAME = {rule.__name__: rule for rule in (MinCount, CountingBloomFilter, Probability)}
+
+
+def get(identifier: Any) -> Admission | None:
+    """Returns the rule that `identifier` stands for.
+
+    Args:
+        identifier: One of the rules, None for none, or what `Admission.serialize` returned.
+
+    Returns:
+        An `Admission`, or None.
+
+    Raises:
+        TypeError: If `identifier` is something else.
+        ValueError: If there is no rule of that name.
+    """
+    if identifier is None or isinstance(identifier, Admission):
+        return identifier
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    raise TypeError(
+        "`admission` must be one of tfra.admission.MinCount, CountingBloomFilter and Probability, "
+        f"or None. Received: {identifier!r} (of type {type(identifier).__name__})"
+    )
+
+
+def deserialize(config: dict[str, Any]) -> Admission:
+    """Makes the rule that `Admission.serialize` described.
+
+    Raises:
+        ValueError: If there is no rule of that name.
+    """
+    name = config.get("class_name")
+    if name not in _BY_NAME:
+        raise ValueError(f"`class_name` must be one of {sorted(_BY_NAME)}. Received: {name!r}")
+    return _BY_NAME[name](**config["config"])
+
+
+def _check_count(min_count: Any, most: int) -> None:
+    if isinstance(min_count, bool) or int(min_count) != min_count or not 1 <= min_count <= most:
+        raise ValueError(f"`min_count` must be an integer from 1 to {most}. Received: {min_count}")

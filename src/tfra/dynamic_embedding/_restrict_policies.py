@@ -1,0 +1,321 @@
+"""Rules for which keys a Variable keeps when it has too many: `restrict_policy`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._content import content_of
+
+if TYPE_CHECKING:
+    from tfra.dynamic_embedding._hash_table import HashTable
+    from tfra.dynamic_embedding._variable import Variable
+
+_PART = 65_536  # Rows that a policy of the user's is shown at a time.
+
+
+class RestrictPolicy:
+    """Base class of the rules for which keys a `Variable` keeps.
+
+    A rule of your own needs a `score`: restriction keeps the keys with the highest ones. It is
+    called with a part of the rows at a time. For a rule that watches which keys are trained,
+    override `apply_update` too, which every optimizer step calls; and for one that works in another
+    way altogether, `apply_restriction`.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> class KeepLongRows(de.RestrictPolicy):
+    ...     def score(self, keys, values):
+    ...         return tf.norm(values, axis=1)
+    >>> variable = de.Variable(dim=2, restrict_policy=KeepLongRows)
+    >>> variable.upsert([1, 2, 3], [[0.0, 1.0], [3.0, 4.0], [2.0, 0.0]])
+    >>> int(variable.restrict(1))
+    2
+    >>> variable.export()[0].numpy().tolist()
+    [2]
+
+    Args:
+        var: The `Variable` to be restricted.
+
+    Raises:
+        TypeError: If it is not a `Variable`.
+    """
+
+    # Whether the engine notes which keys are trained, in their rows.
+    kept_by_engine = False
+
+    def __init__(self, var: Variable) -> None:
+        if not hasattr(var, "tables") or not hasattr(var, "restrict"):
+            raise TypeError(f"`var` must be a Variable. Received: {var!r}")
+        self.var = var
+
+    def apply_update(self, ids: Any) -> Any:
+        """Notes that keys appear in training.
+
+        Args:
+            ids: A tensor of keys.
+
+        Returns:
+            An operation, or None if there is nothing to do.
+        """
+        return None
+
+    def score(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Says how much keys are worth: those with the highest scores stay.
+
+        Args:
+            keys: `[n]`, a part of the keys of one table.
+            values: `[n, dim]`, their rows.
+
+        Returns:
+            A tensor of `[n]` numbers.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must have a method `score(keys, values)`, or override "
+            "`apply_restriction`."
+        )
+
+    def apply_restriction(self, num_reserved: int, **kwargs: Any) -> Any:
+        """Removes the keys that are worth least.
+
+        Args:
+            num_reserved: int. Number of remained keys after restriction; divided among the tables.
+            **kwargs: (Optional) reserved keyword arguments.
+                trigger: int. The triggered threshold to execute restriction. Default equals to
+                    `num_reserved`.
+
+        Returns:
+            A tensor: the number of keys that left.
+
+        Raises:
+            TypeError: If a number is not an integer, or a keyword is unknown.
+            ValueError: If a number is negative.
+        """
+        keep, trigger = _numbers(num_reserved, kwargs)
+        tables = self.var.tables
+
+        def restrict() -> tf.Tensor:
+            shares = _shares(keep, len(tables))
+            parts = zip(tables, shares, strict=True)
+            left = [tf.convert_to_tensor(self._restrict_table(t, n), tf.int64) for t, n in parts]
+            return tf.add_n(left)
+
+        too_many = tf.greater(self.var.size(), trigger)
+        return tf.cond(too_many, restrict, lambda: tf.zeros([], tf.int64))
+
+    def _restrict_table(self, table: HashTable, keep: int) -> tf.Tensor:
+        keys, scores = self._scores(table)
+        excess = tf.maximum(tf.size(keys) - keep, 0)
+        worst = tf.argsort(scores, stable=True)[:excess]
+        removed = table.remove(tf.gather(keys, worst))
+        with tf.control_dependencies([] if removed is None else [removed]):
+            return tf.cast(excess, tf.int64)
+
+    def _scores(self, table: HashTable) -> tuple[tf.Tensor, tf.Tensor]:
+        """The keys of a table and their scores, from a part of the rows at a time."""
+
+        def step(i: tf.Tensor, position: tf.Tensor, keys: Any, scores: Any) -> tuple[Any, ...]:
+            part_keys, part_values, position = table.export_part(position, _PART)
+            part_values = tf.ensure_shape(part_values, [None, table.dim])
+            score = tf.convert_to_tensor(
+                self.score(tf.ensure_shape(part_keys, [None]), part_values)
+            )
+            score = tf.reshape(tf.cast(score, tf.float64), [-1])
+            check = tf.debugging.assert_equal(
+                tf.size(score),
+                tf.size(part_keys),
+                f"{type(self).__name__}.score must give a number for each key",
+            )
+            with tf.control_dependencies([] if check is None else [check]):
+                score = tf.identity(score)
+            return i + 1, position, keys.write(i, part_keys), scores.write(i, score)
+
+        def arrays(dtype: tf.DType) -> tf.TensorArray:
+            return tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False)
+
+        start = (
+            tf.constant(0),
+            tf.constant(0, tf.int64),
+            arrays(table.key_dtype),
+            arrays(tf.float64),
+        )
+        first = step(*start)
+        _, _, keys, scores = tf.while_loop(
+            lambda i, position, keys, scores: tf.not_equal(position, -1),
+            step,
+            first,
+            parallel_iterations=1,
+        )
+        return keys.concat(), scores.concat()
+
+    @property
+    def status(self) -> Any:
+        """What the policy knows of the keys, or None."""
+        return None
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns nothing: Keras, which saves the class's name with a layer, asks for it."""
+        return {}
+
+
+class _EnginePolicy(RestrictPolicy):
+    """Ranks keys by what the engine notes in their rows at every update."""
+
+    kept_by_engine = True
+    ranking = ""
+
+    def apply_update(self, ids: Any) -> Any:
+        """Notes that keys were seen, as an optimizer step does by itself.
+
+        Args:
+            ids: A tensor of keys. Those that are not there, and are let in, get a row with their
+                initial value. Of equal keys one counts.
+
+        Returns:
+            An operation to update the status.
+        """
+        return self.var.touch(ids)
+
+    def _restrict_table(self, table: HashTable, keep: int) -> tf.Tensor:
+        return table.keep_best(keep, self.ranking)
+
+
+class TimestampRestrictPolicy(_EnginePolicy):
+    """Keeps the keys that were updated last.
+
+    Times are in seconds. Of keys updated in the same second, those updated more often stay. They
+    are part of the rows, are saved and restored with them, and are kept up to date by training.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> variable = de.Variable(dim=1, restrict_policy=de.TimestampRestrictPolicy)
+    >>> for second in (1, 2, 3):
+    ...     variable.set_clock(second)
+    ...     variable.upsert([second], [[0.0]])
+    >>> int(variable.restrict(1))
+    2
+    >>> variable.export()[0].numpy().tolist()
+    [3]
+
+    Args:
+        var: The `Variable` to be restricted.
+    """
+
+    ranking = "newest"
+
+    @property
+    def status(self) -> PolicyStatus:
+        """The time of each key's last update, in seconds since 1970."""
+        return PolicyStatus(self.var, "timestamp", 0)
+
+    tstp_var = status
+
+
+class FrequencyRestrictPolicy(_EnginePolicy):
+    """Keeps the keys that were updated most often.
+
+    An optimizer step counts once for each key of its batch. Of keys with the same number, those
+    updated last stay. The numbers are part of the rows, are saved and restored with them, and are
+    kept up to date by training.
+
+    Args:
+        var: The `Variable` to be restricted.
+    """
+
+    ranking = "most_frequent"
+
+    @property
+    def status(self) -> PolicyStatus:
+        """How often each key was updated."""
+        return PolicyStatus(self.var, "frequency", 1)
+
+    freq_var = status
+
+
+class PolicyStatus:
+    """What the rows of a Variable know of their updates, to be read like a Variable of dim 1.
+
+    Args:
+        var: The `Variable` whose rows these are.
+        what: Its name.
+        column: Which of the two numbers of a row.
+    """
+
+    dim = 1
+    value_dtype = tf.int32
+
+    def __init__(self, var: Variable, what: str, column: int) -> None:
+        self._var = var
+        self._column = column
+        self.key_dtype = var.key_dtype
+        self.name = f"{var.name}/{what}"
+
+    def size(self, index: int | None = None) -> tf.Tensor:
+        """Returns the number of keys."""
+        return self._var.size(index)
+
+    def lookup(self, keys: Any, return_exists: bool = False) -> Any:
+        """Returns the numbers of keys, 0 for those that are not there.
+
+        Args:
+            keys: Keys of any shape.
+            return_exists: if True, returns an additional Tensor which tells which keys are there.
+
+        Returns:
+            An int32 tensor `keys.shape + [1]`; with `return_exists` a pair.
+        """
+        keys = arguments.keys_tensor(keys, self.key_dtype)
+        usage = self._var._shards.read("lookup_metadata", keys)
+        numbers = tf.cast(tf.minimum(usage[self._column], tf.int32.max), tf.int32)[..., tf.newaxis]
+        return (numbers, usage[2]) if return_exists else numbers
+
+    def export(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns all keys and their numbers, `[n]` and `[n, 1]`."""
+        content = content_of(self._var.tables)
+        numbers = content["metadata"][:, self._column :][:, :1]
+        # Beyond what an int32 holds.
+        return content["keys"], tf.where(numbers < 0, tf.int32.max, numbers)
+
+
+def _numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
+    unknown = set(kwargs) - {"trigger"}
+    if unknown:
+        raise TypeError(f"`restrict` takes `trigger`. Received: {sorted(unknown)}")
+    trigger = kwargs.get("trigger")
+    numbers = (num_reserved, num_reserved if trigger is None else trigger)
+    for name, number in zip(("num_reserved", "trigger"), numbers, strict=True):
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise TypeError(f"`{name}` must be an integer. Received: {number!r}")
+        if number < 0:
+            raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _shares(keep: int, tables: int) -> list[int]:
+    """How many keys each table keeps."""
+    return [keep // tables + (i < keep % tables) for i in range(tables)]
+
+
+def needs_usage(restrict_policy: Any) -> bool:
+    """Whether rows must carry the time and the number of updates."""
+    return bool(getattr(restrict_policy, "kept_by_engine", False))
+
+
+def make_policy(restrict_policy: Any, variable: Variable) -> Any:
+    """Makes the policy of a Variable from what a user gave.
+
+    Raises:
+        TypeError: If it is not a class of policies.
+    """
+    if restrict_policy is None:
+        return None
+    methods = ("apply_update", "apply_restriction", "status")
+    if not callable(restrict_policy) or not all(hasattr(restrict_policy, m) for m in methods):
+        raise TypeError(
+            "`restrict_policy` must be a subclass of RestrictPolicy, such as "
+            f"TimestampRestrictPolicy. Received: {restrict_policy!r}"
+        )
+    return restrict_policy(variable)

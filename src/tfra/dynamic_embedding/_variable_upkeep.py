@@ -1,0 +1,198 @@
+"""What keeps a Variable in shape, and tells how it is."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from typing import Any
+
+from tfra._stats import COUNTERS, RowHistograms, TableStats
+from tfra._tf import tf
+from tfra._upkeep import checked_min_norm, checked_ttl
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._shards import Shards
+from tfra.dynamic_embedding._table_upkeep import require_eager
+
+
+class VariableUpkeep:
+    """The part of `Variable` that decides which rows leave, and tells how it is."""
+
+    # Of the Variable.
+    name: Any
+    ttl: float | None
+    min_norm: float | None
+    _key_dtype: tf.DType
+    _computed: Any
+    _fill_missing: Any
+    _restrict_policy: Any
+    _shards: Shards
+
+    def restrict(self, num_reserved: int, **kwargs: Any) -> Any:
+        """Restricts the number of keys, by the rule of `restrict_policy`.
+
+        Keys that leave take their rows, optimizer slots and the status of the policy along. Other
+        threads may go on training.
+
+        Example:
+        >>> de = tfra.dynamic_embedding
+        >>> variable = de.Variable(dim=1, restrict_policy=de.FrequencyRestrictPolicy)
+        >>> variable.upsert([1, 2, 2, 3], [[0.0]] * 4)
+        >>> int(variable.restrict(1))
+        2
+        >>> variable.export()[0].numpy().tolist()
+        [2]
+
+        Args:
+            num_reserved: int. Number of remaining features after restriction; divided among the
+                tables, if there are several.
+            **kwargs: keyword arguments passing to `restrict_policy.apply_restriction`.
+                trigger: int. Nothing happens unless there are more keys than this; by default
+                    `num_reserved`.
+
+        Returns:
+            An operation to restrict size of the variable itself: a tensor of the number of keys
+            that left. Return None if the restrict policy is not set.
+
+        Raises:
+            TypeError: If a number is not an integer.
+            ValueError: If a number is negative.
+        """
+        if self._restrict_policy is None:
+            warnings.warn(
+                f"{self.name} has no restrict_policy, so restrict() leaves it as it is. Give the "
+                "Variable one when it is made.",
+                stacklevel=2,
+            )
+            return None
+        return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
+
+    def expire(
+        self, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
+    ) -> tf.Tensor:
+        """Removes rows that have expired, in one pass.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=1, ttl=60)
+        >>> variable.set_clock(1000)
+        >>> variable.upsert([1], [[0.0]])
+        >>> variable.set_clock(1061)
+        >>> int(variable.expire())
+        1
+
+        Args:
+            ttl: Rows that were not updated for more than so many seconds have expired; and keys
+                that wait to enter (see `admission`) are forgotten. By default what the Variable was
+                made with.
+            min_norm: Rows whose L2 norm is below this, although they were updated `norm_writes`
+                times, have expired. By default what the Variable was made with.
+            norm_writes: How often a row must have been updated for its norm to count.
+
+        Returns:
+            A tensor: the number of keys that left.
+
+        Raises:
+            TypeError: If an argument is not a number.
+            ValueError: If a number is negative.
+            tf.errors.InvalidArgumentError: If rows carry no times, because the Variable was made
+                with neither `ttl` nor `min_norm` nor a policy that needs them.
+        """
+        ttl = self.ttl if ttl is None else checked_ttl(ttl)
+        min_norm = self.min_norm if min_norm is None else checked_min_norm(min_norm)
+        writes = arguments.integer(norm_writes, "norm_writes", at_least=0)
+        return _sum([table.expire(ttl, min_norm, writes) for table in self._shards.tables])
+
+    def touch(self, keys: Any) -> Any:
+        """Notes that keys were seen now, as an update would, and changes no value.
+
+        Keys that are not there and are let in (see `admission`) get a row with their initial value.
+        Of equal keys one counts.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        if self._computed is None:
+            return self._shards.write("touch", keys, ())
+        values, exists = self._shards.read("lookup", keys, return_exists=True)
+        touched = self._shards.write("touch", keys, (), new_keys="drop")
+        values = self._fill_missing(keys, values, exists)
+        with tf.control_dependencies([] if touched is None else [touched]):
+            added = self._shards.write(
+                "accum", keys, (values, tf.zeros_like(exists)), new_keys="admit"
+            )
+        return added
+
+    def usage(self, keys: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns when keys were last updated, and how often.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            Two int64 tensors of the shape of `keys`: seconds since 1970, and the number of updates;
+            zeros for keys that are not there.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        time, count, _ = self._shards.read("lookup_metadata", keys)
+        return time, count
+
+    def stats(self) -> TableStats:
+        """Returns the size, memory and counters of all tables together.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=1)
+        >>> variable.upsert([1, 2], [[0.0], [0.0]])
+        >>> variable.stats().inserts
+        2
+
+        Raises:
+            RuntimeError: In a graph; see `stats_tensors`.
+        """
+        require_eager("stats", "stats_tensors")
+        return TableStats.from_counters(self._counters().numpy())
+
+    def stats_tensors(self) -> dict[str, tf.Tensor]:
+        """Returns the numbers of `stats` by name, as int64 tensors: in graphs too."""
+        return dict(zip(COUNTERS, tf.unstack(self._counters()), strict=True))
+
+    def histograms(self) -> RowHistograms:
+        """Counts rows by age, by number of updates and by norm, in one pass.
+
+        Raises:
+            RuntimeError: In a graph.
+        """
+        parts = [table.histograms() for table in self._shards.tables]
+        return functools.reduce(operator.add, parts)
+
+    def set_clock(self, now: int) -> Any:
+        """Sets the time that updates leave in rows, in place of the time of day.
+
+        For data that is older than today, and for tests.
+
+        Args:
+            now: Seconds, 0 to 2**32 - 1.
+
+        Returns:
+            The created Operation.
+        """
+        done = [table.set_clock(now) for table in self._shards.tables]
+        return None if tf.executing_eagerly() else tf.group(*done)
+
+    def _counters(self) -> tf.Tensor:
+        return _sum([table.counters() for table in self._shards.tables])
+
+
+def _sum(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
