@@ -8,7 +8,7 @@ Example:
 [2, 4]
 """
 
-from tfra.dynamic_embedding import data_flow, keras, math, shadow_ops
+from tfra.dynamic_embedding import data_flow, keras, math, shadow_ops, tensorboard
 from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
@@ -70,5 +70,6 @@ __all__ = [
     "math",
     "safe_embedding_lookup_sparse",
     "shadow_ops",
+    "tensorboard",
     "trainable_wrapper_filter",
 ]

@@ -94,7 +94,7 @@ class RestrictPolicy:
             TypeError: If a number is not an integer, or a keyword is unknown.
             ValueError: If a number is negative.
         """
-        keep, trigger = _numbers(num_reserved, kwargs)
+        keep, trigger = restrict_numbers(num_reserved, kwargs)
         tables = self.var.tables
 
         def restrict() -> tf.Tensor:
@@ -280,7 +280,8 @@ class PolicyStatus:
         return content["keys"], tf.where(numbers < 0, tf.int32.max, numbers)
 
 
-def _numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
+def restrict_numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Returns how many keys stay, and of how many on the others go."""
     unknown = set(kwargs) - {"trigger"}
     if unknown:
         raise TypeError(f"`restrict` takes `trigger`. Received: {sorted(unknown)}")

@@ -1,5 +1,5 @@
-"""Layers and optimizers for Keras 3 on TensorFlow."""
+"""Layers, optimizers and callbacks for Keras 3 on TensorFlow."""
 
-from tfra.dynamic_embedding.keras import layers, optimizers
+from tfra.dynamic_embedding.keras import callbacks, layers, optimizers
 
-__all__ = ["layers", "optimizers"]
+__all__ = ["callbacks", "layers", "optimizers"]

@@ -1,0 +1,208 @@
+"""Callbacks for `fit` that keep tables in shape and tell how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tfra._keras import keras
+from tfra._tf import tf
+from tfra._upkeep import checked_min_norm, checked_ttl
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding import tensorboard
+from tfra.dynamic_embedding._restrict_policies import restrict_numbers
+from tfra.dynamic_embedding._stand_in import ShadowVariable
+from tfra.dynamic_embedding._variable import Variable
+
+__all__ = ["ExpireCallback", "RestrictCallback", "TableStatsCallback"]
+
+
+class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Does something to the tables of a model every so often.
+
+    Args:
+        freq: `"epoch"`, or a number of training steps.
+    """
+
+    def __init__(self, freq: str | int = "epoch") -> None:
+        super().__init__()
+        self.freq = freq
+        self._every = None if freq == "epoch" else arguments.integer(freq, "freq", at_least=1)
+        self._step = 0
+
+    def variables(self) -> dict[str, Variable]:
+        """The Variables of the model's layers, by name."""
+        shadows = [v for v in self.model.variables if isinstance(v, ShadowVariable)]
+        return {shadow.params.name: shadow.params for shadow in shadows}
+
+    def run(self, logs: dict[str, Any] | None) -> None:
+        """What is to be done."""
+        raise NotImplementedError
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._step += 1
+        if self._every is not None and self._step % self._every == 0:
+            self.run(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if self._every is None:
+            self.run(logs)
+
+    def _require(self, choose: Callable[[Variable], bool], needed: str) -> list[Variable]:
+        chosen = [variable for variable in self.variables().values() if choose(variable)]
+        if not chosen:
+            raise ValueError(
+                f"{type(self).__name__} needs a layer of tfra with {needed}. Received: a model "
+                f"whose tables are {sorted(self.variables())}"
+            )
+        return chosen
+
+
+class RestrictCallback(_TableCallback):
+    """Restricts the tables of a model, by their `restrict_policy`.
+
+    Example:
+    >>> callback = tfra.dynamic_embedding.keras.callbacks.RestrictCallback(
+    ...     1_000_000, trigger=1_200_000, freq=1000
+    ... )
+
+    Args:
+        num_reserved: How many keys each table keeps.
+        trigger: Nothing happens to a table unless it has more keys than this; `num_reserved` by
+            default.
+        freq: `"epoch"`, or a number of training steps.
+
+    Raises:
+        TypeError: If a number is not an integer.
+        ValueError: If a number is negative; and in training, if no table has a `restrict_policy`.
+    """
+
+    def __init__(
+        self, num_reserved: int, trigger: int | None = None, freq: str | int = "epoch"
+    ) -> None:
+        super().__init__(freq)
+        self.num_reserved, self.trigger = restrict_numbers(num_reserved, {"trigger": trigger})
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._restricted()
+
+    def run(self, logs: dict[str, Any] | None) -> None:
+        """Restricts the tables."""
+        for variable in self._restricted():
+            variable.restrict(self.num_reserved, trigger=self.trigger)
+
+    def _restricted(self) -> list[Variable]:
+        return self._require(lambda v: v.restrict_policy is not None, "a `restrict_policy`")
+
+
+class ExpireCallback(_TableCallback):
+    """Removes rows that have expired from the tables of a model.
+
+    Args:
+        ttl: Seconds after which a row that was not updated has expired; by default what each layer
+            was made with.
+        min_norm: The L2 norm below which a row has expired; by default what each layer was made
+            with.
+        norm_writes: How often a row must have been updated for its norm to count.
+        freq: `"epoch"`, or a number of training steps.
+
+    Raises:
+        ValueError: If a number is negative; and in training, if no table has a `ttl` or `min_norm`.
+    """
+
+    def __init__(
+        self,
+        ttl: float | None = None,
+        min_norm: float | None = None,
+        norm_writes: int = 1,
+        freq: str | int = "epoch",
+    ) -> None:
+        super().__init__(freq)
+        self.ttl = checked_ttl(ttl)
+        self.min_norm = checked_min_norm(min_norm)
+        self.norm_writes = arguments.integer(norm_writes, "norm_writes", at_least=0)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._expiring()
+
+    def run(self, logs: dict[str, Any] | None) -> None:
+        """Removes what has expired."""
+        for variable in self._expiring():
+            variable.expire(self.ttl, self.min_norm, self.norm_writes)
+
+    def _expiring(self) -> list[Variable]:
+        return self._require(
+            lambda v: v.ttl is not None or v.min_norm is not None, "a `ttl` or `min_norm`"
+        )
+
+
+class TableStatsCallback(_TableCallback):
+    """Adds the figures of a model's tables to the logs of `fit`, and writes them for TensorBoard.
+
+    The logs, and so the `History` that `fit` returns, get an entry `"<table>/<figure>"` for each
+    figure of `tfra.TableStats` at the end of each epoch.
+
+    Example:
+    >>> callback = tfra.dynamic_embedding.keras.callbacks.TableStatsCallback()
+
+    Args:
+        log_dir: Where to write for TensorBoard, histograms included; None does not. Needs
+            `pip install 'tfra[tensorboard]'`.
+        freq: When to write there: `"epoch"`, or a number of training steps.
+        figures: Which figures go to the logs; all by default.
+
+    Raises:
+        ImportError: If `log_dir` is given and TensorBoard is not installed.
+        ValueError: If there is no such figure.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | Path | None = None,
+        freq: str | int = "epoch",
+        figures: list[str] | None = None,
+    ) -> None:
+        super().__init__(freq)
+        self.log_dir = log_dir
+        self.figures = figures
+        self._writer: Any = None
+        if log_dir is not None:
+            tensorboard.require_tensorboard()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if self.log_dir is not None and self._writer is None:
+            self._writer = tf.summary.create_file_writer(str(Path(self.log_dir) / "tables"))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if logs is not None:
+            for name, variable in self.variables().items():
+                stats = variable.stats().as_dict()
+                for figure in self.figures or stats:
+                    if figure not in stats:
+                        raise ValueError(
+                            f"`figures` must be of {sorted(stats)}. Received: {figure!r}"
+                        )
+                    logs[f"{name}/{figure}"] = stats[figure]
+        super().on_epoch_end(epoch, logs)
+
+    def run(self, logs: dict[str, Any] | None) -> None:
+        """Writes for TensorBoard."""
+        if self._writer is None:
+            return
+        with self._writer.as_default():
+            for variable in self.variables().values():
+                tensorboard.write_stats(variable, self._step)
+                tensorboard.write_histograms(variable, self._step)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
