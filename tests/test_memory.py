@@ -267,6 +267,7 @@ def test_memory_usage_is_the_sum_of_its_parts(
         "index": stats.index_bytes,
         "rows": stats.row_bytes,
         "strings": stats.string_bytes,
+        "admission": 0,
         "total": stats.index_bytes + stats.row_bytes + stats.string_bytes,
     }
     element = 8 if value_dtype == "string" else table.value_dtype.itemsize

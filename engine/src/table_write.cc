@@ -24,6 +24,8 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, 
                                      PendingBlobs* new_keys) {
   TFRA_RETURN_IF_ERROR(arena_.Reserve(words.size() + kShards * Shard::kRowBlock));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
+  // Which keys will be let in is not known: most are not, and room for all would be a waste.
+  if (admission_ != nullptr && op.context.new_keys == NewKeys::kAdmit) return Status::Ok();
   // Shards that are too small if all their keys are new and different.
   ShardSet tight = 0;
   for (uint32_t s = 0; s < kShards; ++s) {

@@ -32,7 +32,7 @@ def test_signature() -> None:
     assert list(signature.items())[6:] == [
         ("shared_name", "get_variable"), ("initializer", None), ("trainable", True),
         ("checkpoint", True), ("init_size", 0), ("kv_creator", None), ("restrict_policy", None),
-        ("bp_v2", False),
+        ("bp_v2", False), ("admission", None), ("ttl", None), ("min_norm", None),
     ]  # fmt: skip
 
 

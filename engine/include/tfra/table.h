@@ -15,7 +15,8 @@
 //
 // Errors: a call that fails has changed nothing. The one exception is running out of memory while a
 // batch is being written, although room was made for it before: because other threads inserted
-// meanwhile, or because not even a small allocation succeeds. Then a part of the batch is stored,
+// meanwhile, or because not even a small allocation succeeds; or, in a table with an admission
+// rule, because room is made only for keys that are let in. Then a part of the batch is stored,
 // each row whole.
 //
 // Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
