@@ -220,7 +220,7 @@ uint32_t TableBase::clock() const {
 
 void TableBase::Count(Tally tally) {
   const auto add = [](auto& counter, auto amount) {
-    if (amount != 0) counter.fetch_add(amount, std::memory_order_relaxed);
+    if (kCounters && amount != 0) counter.fetch_add(amount, std::memory_order_relaxed);
   };
   add(hits_, tally.hits);
   add(misses_, tally.misses);
@@ -232,7 +232,8 @@ void TableBase::Count(Tally tally) {
   add(evictions_, tally.evictions);
   add(expirations_, tally.expirations);
   add(restrict_runs_, tally.restrict_runs);
-  add(string_bytes_, tally.string_bytes);
+  if (tally.string_bytes != 0)
+    string_bytes_.fetch_add(tally.string_bytes, std::memory_order_relaxed);
   if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
 }
 

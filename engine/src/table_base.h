@@ -22,6 +22,13 @@ namespace tfra {
     return Status::OutOfMemory("out of memory for the needs of one call"); \
   }
 
+// Counting is always on. Only bench/counters.py, which measures what it costs, builds without.
+#ifdef TFRA_NO_COUNTERS
+inline constexpr bool kCounters = false;
+#else
+inline constexpr bool kCounters = true;
+#endif
+
 // More rows than row numbers can tell apart, with room for sums.
 inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
 

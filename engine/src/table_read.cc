@@ -123,7 +123,7 @@ void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
     const bool found = CopyValue(words[i], words.bytes(i), values + i * bytes);
     if (!found) fill(i);
     if (exists != nullptr) exists[i] = found;
-    late_hits += found;
+    if (kCounters) late_hits += found;
   };
   uint64_t hits = 0;
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
@@ -138,7 +138,7 @@ void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
       return true;
     }
     if (exists != nullptr) exists[i] = found;
-    hits += found;
+    if (kCounters) hits += found;
     return true;
   };
   Probes<false>(
