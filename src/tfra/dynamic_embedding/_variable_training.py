@@ -24,6 +24,9 @@ class VariableTraining:
     _shards: Shards
     _fill_missing: Any
 
+    # The class of the optimizer that was last seen to train it.
+    trained_by: str | None = None
+
     def lookup_pooled(
         self,
         keys: tf.Tensor,

@@ -1,0 +1,114 @@
+"""How tables of TensorFlow, and variables made of them, show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra import optimizers
+from tfra._display import Facts, Shown, join_batches, readable_bytes
+from tfra._memory import estimate_memory
+from tfra._tf import tf
+
+
+class ShownTables(Shown):
+    """The part of `HashTable` and `Variable` that is for looking at them.
+
+    What they show must leave a graph that is being built as it is, so that sizes are shown in eager
+    execution only; and it must be quick, so that tables on other machines are not asked.
+    """
+
+    # Of the table, or of the variable.
+    name: Any
+    dim: Any
+    key_dtype: Any
+    value_dtype: Any
+
+    def _shown_tables(self) -> Sequence[Any]:
+        """The tables that the rows are in."""
+        raise NotImplementedError
+
+    def _trained_by(self) -> str | None:
+        """The class of the optimizer that was last seen to update the rows."""
+        raise NotImplementedError
+
+    def _facts(self) -> Facts:
+        tables = self._shown_tables()
+        keys = _keys_now(tables)
+        optimizer = self._trained_by()
+        return {
+            "name": repr(self.name),
+            "keys": keys,
+            "dim": self.dim,
+            "key_dtype": self.key_dtype.name,
+            "value_dtype": self.value_dtype.name,
+            "bytes": None if keys is None else f"~{readable_bytes(self._estimated_bytes(keys))}",
+            "optimizer": optimizer,
+            "device": ",".join(dict.fromkeys(_short(t.resource_handle.device) for t in tables)),
+            "tables": len(tables) if len(tables) > 1 else None,
+        }
+
+    def _estimated_bytes(self, keys: int) -> int:
+        """About what so many keys take, without bytes of strings and slots not known here."""
+        try:
+            optimizer = optimizers.get(self._trained_by())
+        except ValueError:  # One of Keras, or the user's, that the engine does not know.
+            optimizer = None
+        return estimate_memory(
+            keys,
+            self.dim,
+            self.value_dtype.name,
+            optimizer,
+            key_dtype="string" if self.key_dtype == tf.string else "int64",
+            key_bytes=0,
+        )
+
+    def _first_rows(self, n: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+        tables = self._shown_tables()
+        if not _can_be_read(tables):
+            raise RuntimeError(
+                f"`head` and `to_pandas` read rows at once, which needs eager execution. Received: "
+                f"{self.name!r} in a graph or a tf.function. There, use `export`, which returns "
+                "tensors."
+            )
+        # TensorFlow's op exports a table as a whole.
+        exported = (table.export() for table in tables)
+        batches = ((keys.numpy(), values.numpy()) for keys, values in exported)
+        scalars = not tables[0].row_shape
+        no_values = np.empty((0,) if scalars else (0, self.dim), self.value_dtype.as_numpy_dtype)
+        no_keys = np.empty(0, self.key_dtype.as_numpy_dtype)
+        return join_batches(batches, n, (no_keys, no_values))
+
+
+def _can_be_read(tables: Sequence[Any]) -> bool:
+    """Whether ops on these tables would run at once."""
+    if not tf.executing_eagerly():
+        return False
+    return not any(tf.is_symbolic_tensor(table.resource_handle) for table in tables)
+
+
+def _keys_now(tables: Sequence[Any]) -> int | None:
+    """How many keys there are, if that is known without a graph and without another machine."""
+    if not _can_be_read(tables):
+        return None
+    if any(not _is_here(table.resource_handle.device) for table in tables):
+        return None
+    try:
+        return sum(int(table.size()) for table in tables)
+    except tf.errors.OpError:  # Its Session or context is gone: what shows it must not fail.
+        return None
+
+
+def _is_here(device: str) -> bool:
+    return tf.DeviceSpec.from_string(device).job in (None, "localhost")
+
+
+def _short(device: str) -> str:
+    """A device as one would say it; whole, if it is on another machine."""
+    spec = tf.DeviceSpec.from_string(device)
+    if not _is_here(device):
+        return device
+    return f"{spec.device_type or 'CPU'}:{spec.device_index or 0}"
