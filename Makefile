@@ -9,15 +9,16 @@ SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.
 
 say = @printf '\n== %s\n'
 
-.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick wheel wheels clean
+.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick docs wheel wheels clean
 
 help:
-	@echo "make demo      set up, then train a small model"
+	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
 	@echo "make test      set up, then lint, types, C++ tests and Python tests"
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
 	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
-	@echo "make wheel     a wheel in dist/, tried in a clean environment"
+	@echo "make docs      the documentation as a site, in build/site"
+	@echo "make wheel     a manylinux wheel in dist/, tested in a clean environment"
 	@echo "make wheels    the wheels of a release (needs Python 3.10 to 3.13)"
 
 # The environment: made once, made again when the requirements change.
@@ -25,7 +26,7 @@ $(VENV)/.ready: pyproject.toml tools/requirements.py
 	$(say) "Python environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
-	$(BIN)/python tools/requirements.py build test > $(VENV)/requirements.txt
+	$(BIN)/python tools/requirements.py build test demo > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	@touch $@
 
@@ -37,8 +38,8 @@ $(VENV)/.installed: $(VENV)/.ready $(ENGINE)
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(say) "demo: training a recommender on a stream of new ids"
-	$(BIN)/python examples/stream_demo.py
+	$(say) "demo: a recommender learns from a stream of ratings by ever new users"
+	PYTHONPATH=examples $(BIN)/python -m movielens
 
 test: lint types cpp-test py-test
 	$(say) "all passed"
@@ -79,7 +80,7 @@ test-tf-matrix: $(VENV)/.ready
 	  more=; test $$version = 2.20.0 && more="protobuf<6"; \
 	  test -d .venvs/tf-$$version || $(PYTHON) -m venv .venvs/tf-$$version; \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check \
-	    tensorflow-cpu==$$version $$more pytest hypothesis ml_dtypes && \
+	    tensorflow-cpu==$$version $$more pytest hypothesis ml_dtypes pandas && \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall build/matrix/*.whl && \
 	  .venvs/tf-$$version/bin/python -m pytest -q tests/tensorflow tests/training || exit 1; done
@@ -100,8 +101,7 @@ sanitize: $(VENV)/.ready
 bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "engine against the physical limit"
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench
-	$(CPP)/engine/engine_bench
-	$(CPP)/engine/engine_bench --keys 10000000 --dim 8,128
+	$(BIN)/python bench/engine.py
 	$(say) "Table against TFRA 0.8.1"
 	$(BIN)/python bench/compare.py
 	$(say) "Variable against TFRA 0.8.1"
@@ -111,21 +111,38 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 
 bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench
-	$(CPP)/engine/engine_bench --keys 1000000
+	$(BIN)/python bench/engine.py --quick
 	$(BIN)/python bench/compare.py --quick
 	$(BIN)/python bench/compare_variable.py --quick
+
+# The site has an environment of its own: testing needs none of what builds it, and building it reads
+# the sources of the package without running them.
+DOCS := .venvs/docs
+
+$(DOCS)/.ready: pyproject.toml tools/requirements.py
+	$(say) "environment of the documentation in $(DOCS)"
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python tools/requirements.py docs > $(DOCS)/requirements.txt
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(DOCS)/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.ready
+	$(say) "documentation"
+	$(DOCS)/bin/python tools/bench_page.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "build/site/index.html"
 
 # Tries a wheel in an environment that has nothing else: $(call try-wheel,python,wheel)
 try-wheel = rm -rf build/wheel-test && $(1) -m venv build/wheel-test && \
   build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check $(2) && \
-  cd build && wheel-test/bin/python -c "import sys, tfra; t = tfra.Table(dim=4); \
-  t.upsert([1], [[1, 2, 3, 4]]); print('works on', sys.version.split()[0], 'as', tfra.__version__, t)"
+  echo $(1) && build/wheel-test/bin/python tests/programs/wheel_with_numpy.py
 
-wheel: $(VENV)/.ready
+wheel: $(VENV)/.installed
 	$(say) "wheel"
 	rm -rf dist
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist
-	$(call try-wheel,$(PYTHON),dist/*.whl)
+	$(BIN)/python tools/build_wheel.py dist
+	$(say) "the wheel in a clean environment"
+	TFRA_WHEEL=$$(ls dist/*.whl) $(BIN)/python -m pytest -q tests/test_wheel.py
 	@ls -l dist
 
 # Both wheels of a release: one for CPython 3.12 and later, one for 3.10 and 3.11.
@@ -138,11 +155,12 @@ wheels: $(VENV)/.ready
 	    --wheel-dir build/wheels/out . || exit 1; done
 	$(BIN)/python tools/merge_wheels.py build/wheels/out build/wheels/out/*-cp310-cp310-*.whl \
 	  build/wheels/out/*-cp311-cp311-*.whl
-	mkdir -p dist && cp build/wheels/out/*-cp310.cp311-*.whl build/wheels/out/*-abi3-*.whl dist
+	$(BIN)/python tools/build_wheel.py dist build/wheels/out/*-cp310.cp311-*.whl \
+	  build/wheels/out/*-abi3-*.whl
 	for python in python3.10 python3.11; do \
-	  $(call try-wheel,$$python,dist/*-cp310.cp311-*.whl) && cd .. || exit 1; done
+	  $(call try-wheel,$$python,dist/*-cp310.cp311-*.whl) || exit 1; done
 	for python in python3.12 python3.13; do \
-	  $(call try-wheel,$$python,dist/*-abi3-*.whl) && cd .. || exit 1; done
+	  $(call try-wheel,$$python,dist/*-abi3-*.whl) || exit 1; done
 	@ls -l dist
 
 clean:

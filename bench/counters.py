@@ -28,18 +28,18 @@ def build() -> None:
     """Builds the engine without counters."""
     tools = Path(sys.executable).parent
     folder = ROOT / "build" / "no-counters"
-    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja"]
+    configure = [str(tools / "cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-DTFRA_BENCH=ON"]
     configure += ["-DCMAKE_CXX_FLAGS=-DTFRA_NO_COUNTERS"]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    target = [tools / "cmake", "--build", folder, "--target", "engine_bench"]
+    target = [str(tools / "cmake"), "--build", str(folder), "--target", "engine_bench"]
     subprocess.run(target, check=True, stdout=subprocess.DEVNULL)
 
 
 def rate(binary: Path, keys: int) -> float:
     """Returns the lookups per second of one run."""
     with tempfile.NamedTemporaryFile("r") as lines:
-        command = [binary, "--keys", str(keys), "--json", lines.name, "lookup"]
+        command = [str(binary), "--keys", str(keys), "--json", lines.name, "lookup"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         records = [json.loads(line) for line in lines]
     return next(record["rate"] for record in records if record["workload"] == "lookup")

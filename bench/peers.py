@@ -180,24 +180,40 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def machine() -> dict[str, Any]:
+    """Returns what figures depend on, as far as the machine can tell."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def write_json(document: Record, name: str, folder: Path, path: Path | None) -> Path:
+    """Writes a document, with date and machine, to `path` or to a new file `name`-(time).json.
+
+    Returns:
+        Where it is.
+    """
+    now = datetime.now().astimezone()
+    path = path or folder / f"{name}-{now:%Y%m%d-%H%M%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"date": now.isoformat(timespec="seconds"), **machine(), **document}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
 def write_results(
     name: str, arguments: argparse.Namespace, records: list[Record], not_measured: str | None
 ) -> Path:
-    """Writes everything that was measured, and where, to a new file `name`-(time).json.
-
-    Returns:
-        Its path.
-    """
-    now = datetime.now().astimezone()
+    """Writes everything that was measured to a file, and returns where it is."""
     summaries = [
         {"keys": keys, "workload": workload, "system": system, "best": s.best, "median": s.median}
         for (keys, workload, system), s in summarize(records).items()
     ]
     document = {
-        "date": now.isoformat(timespec="seconds"),
-        "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": {record["system"]: record["versions"] for record in records},
         "peer_not_measured": not_measured,
         "quick": arguments.quick,
@@ -207,10 +223,7 @@ def write_results(
         "summary": summaries,
         "records": records,
     }
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    path = arguments.results / f"{name}-{now:%Y%m%d-%H%M%S}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    return path
+    return write_json(document, name, arguments.results, arguments.json)
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
@@ -231,8 +244,14 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
         default=str(environment) if environment.exists() else sys.executable,
         help="the Python that has tfra; .venv of the repository by default, if there is one",
     )
-    parser.add_argument("--results", type=Path, default=BENCH / "results")
+    add_output_arguments(parser)
     return parser
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that say where results go."""
+    parser.add_argument("--results", type=Path, default=BENCH / "results", help="a folder")
+    parser.add_argument("--json", type=Path, help="the file itself, e.g. bench/results/table.json")
 
 
 def parse_arguments(

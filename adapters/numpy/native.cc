@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "tfra/thread_pool.h"
+#include "tfra/version.h"
 
 namespace tfra::python {
 namespace {
@@ -370,6 +371,7 @@ NB_MODULE(_native, m) {
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
       "keys"_a, "key_bytes"_a);
+  m.def("engine_version", &Version);
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, "threads"_a);
 }

@@ -69,8 +69,8 @@ void SnapshotAdmission(void*, TF_OpKernelContext* op) {
     }
     CopyTo(context.Output(1, TF_INT32, {n, 2}), all.seen.data(),
            all.seen.size() * sizeof(RowMetadata));
-    CopyTo(context.Output(2, TF_INT8, {static_cast<int64_t>(all.filter.size())}),
-           all.filter.data(), all.filter.size());
+    CopyTo(context.Output(2, TF_INT8, {static_cast<int64_t>(all.filter.size())}), all.filter.data(),
+           all.filter.size());
   });
 }
 

@@ -1,11 +1,12 @@
 // Speed and memory of the engine against the physical limit, in one run.
 //
-//   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N] [workload
-//   ..]
+//   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N]
+//                [--json FILE] [workload ..]
 //
 // Workloads (all by default): lookup assign insert adam mixed. Each prints its rate, the rate of a
 // raw loop over the same bytes by index measured right beside it, and their ratio. Raw loops
-// prefetch and use the same pool of threads. Results are checked: a wrong one ends the run.
+// prefetch and use the same pool of threads. Results are checked: a wrong one ends the run. With
+// --json, each is also written to a file, as a line of JSON.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +16,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hash.h"
@@ -51,7 +54,7 @@ double Now() {
 
 void Require(bool condition, const char* what) {
   if (condition) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
+  std::fprintf(stderr, "wrong: %s\n", what);
   std::exit(1);
 }
 
@@ -166,7 +169,19 @@ void RawUpdate(float* rows, const uint32_t* index, size_t begin, size_t end, siz
   }
 }
 
+std::FILE* json = nullptr;  // Where results go too, if asked for.
+
+void Record(const char* workload, size_t keys, size_t dim,
+            std::initializer_list<std::pair<const char*, double>> figures) {
+  if (json == nullptr) return;
+  std::fprintf(json, "{\"workload\": \"%s\", \"keys\": %zu, \"dim\": %zu", workload, keys, dim);
+  for (const auto& [name, figure] : figures) std::fprintf(json, ", \"%s\": %.4g", name, figure);
+  std::fprintf(json, "}\n");
+  std::fflush(json);
+}
+
 void Print(const char* name, size_t keys, size_t dim, double rate, double raw, double target) {
+  Record(name, keys, dim, {{"rate", rate}, {"ratio", rate / raw}, {"goal", target}});
   std::printf("%-22s %10zu keys  dim %3zu  %8.1f M/s  raw %8.1f M/s  ratio %.2f  (target %.2f)\n",
               name, keys, dim, rate / 1e6, raw / 1e6, rate / raw, target);
   std::fflush(stdout);
@@ -202,10 +217,12 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
   Require(table->size() == keys, "size after inserting");
   if (report_memory) {
     const double bytes = static_cast<double>(ResidentBytes() - before) / static_cast<double>(keys);
+    const double ratio = bytes / (8 + 4.0 * static_cast<double>(dim));
+    Record("memory", keys, dim, {{"bytes_per_key", bytes}, {"ratio", ratio}, {"goal", 1.2}});
     std::printf(
         "%-22s %10zu keys  dim %3zu  %8.1f bytes per key, %.2f of 8 + row (target 1.20), "
         "at most %.2f while growing (target 1.60)\n",
-        "memory", keys, dim, bytes, bytes / (8 + 4.0 * static_cast<double>(dim)), worst);
+        "memory", keys, dim, bytes, ratio, worst);
   }
   return seconds;
 }
@@ -275,6 +292,7 @@ void Mixed(const Config& config, Table* table, const Queries& queries, size_t ke
   const double cpus = static_cast<double>(std::thread::hardware_concurrency());
   const double possible = std::min(1.0, cpus / 3);
   const double ratio = (reads + writes) / (reads_alone + writes_alone);
+  Record("mixed", keys, dim, {{"ratio", ratio}, {"goal", 0.7}});
   std::printf(
       "%-22s %10zu keys  dim %3zu  2 readers %.1f -> %.1f M/s, 1 writer %.1f -> %.1f M/s: "
       "%.2f of the sum, %.2f of what %.0f CPUs can do for 3 threads (target 0.70)\n",
@@ -395,6 +413,9 @@ int main(int argc, char** argv) {
       config.batch = Numbers(argv[++i]).at(0);
     } else if (argument == "--rounds" && more) {
       config.rounds = Numbers(argv[++i]).at(0);
+    } else if (argument == "--json" && more) {
+      json = std::fopen(argv[++i], "w");
+      Require(json != nullptr, "can't write the file of --json");
     } else {
       config.workloads.push_back(argument);
     }

@@ -33,6 +33,8 @@ constexpr double kTailEdge = 0x1p-8;
 
 constexpr int64_t kBlock = 64;
 
+constexpr double kLargest = std::numeric_limits<double>::max();
+
 // Minimax (Remez, relative error 1.03e-10) for quantile(t) / t in t^2, |t| <= kBodyEdge. Even and
 // odd powers apart, as the two short chains of multiplies take less time than one long one.
 inline double BodyQuantile(double t) {
@@ -265,7 +267,7 @@ Status Initializer::InitRandom(const InitializerSpec& spec) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const bool uniform = kind_ == InitializerKind::kUniform;
     // Also false for NaN. A bound the type cannot hold would make infinite rows.
-    const auto fits = [](double value) { return std::fabs(Widen(RoundTo<T>(value))) <= DBL_MAX; };
+    const auto fits = [](double value) { return std::fabs(Widen(RoundTo<T>(value))) <= kLargest; };
     const std::string finite = std::string("finite as ") + tfra::NameOf(type_);
     if (uniform && !(fits(spec.low) && fits(spec.high) && spec.low <= spec.high)) {
       return Status::InvalidArgument("a uniform initializer needs low <= high, both " + finite +
@@ -285,8 +287,8 @@ Status Initializer::InitRandom(const InitializerSpec& spec) {
       highest_ = LargestUpTo<T>(spec.high);
       if (highest_ == spec.high) highest_ = Next<T>(highest_, false);
     } else {
-      const double reach = kind_ == InitializerKind::kNormal ? DBL_MAX : 2.0 * spec.stddev;
-      const double greatest = LargestUpTo<T>(DBL_MAX);
+      const double reach = kind_ == InitializerKind::kNormal ? kLargest : 2.0 * spec.stddev;
+      const double greatest = LargestUpTo<T>(kLargest);
       lowest_ = SmallestFrom<T>(std::max(-greatest, spec.mean - reach));
       highest_ = LargestUpTo<T>(std::min(greatest, spec.mean + reach));
     }

@@ -1,6 +1,7 @@
 #include "pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -12,11 +13,16 @@ namespace {
 // Below this the allocator of the C library wastes less than whole pages would.
 constexpr size_t kSmallBlock = size_t{64} << 10;
 constexpr size_t kCacheLine = 64;
-constexpr size_t kPage = 4096;
 
 std::atomic<int64_t> successes_left{-1};
 
 size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// 4 KiB on x86, 16 on Apple's CPUs, up to 64 on other ARM ones.
+size_t PageSize() {
+  static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
 
 std::byte* Map(size_t bytes) {
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -26,14 +32,14 @@ std::byte* Map(size_t bytes) {
 
 // Maps one huge page too many, then cuts both ends off.
 std::byte* MapAligned(size_t bytes) {
-  const size_t mapped = RoundUp(bytes, kPage) + kHugePage;
-  std::byte* raw = Map(mapped);
+  const size_t whole = RoundUp(bytes, PageSize());
+  std::byte* raw = Map(whole + kHugePage);
   if (raw == nullptr) return nullptr;
   const uintptr_t address = reinterpret_cast<uintptr_t>(raw);
   const size_t head = RoundUp(address, kHugePage) - address;
   const size_t tail = kHugePage - head;
   if (head > 0) munmap(raw, head);
-  if (tail > 0) munmap(raw + head + RoundUp(bytes, kPage), tail);
+  if (tail > 0) munmap(raw + head + whole, tail);
   return raw + head;
 }
 
@@ -49,7 +55,7 @@ bool AllocationFailsForTesting() {
   return left == 0;
 }
 
-std::byte* AllocatePages(size_t bytes, size_t huge_from) {
+std::byte* AllocatePages(size_t bytes, [[maybe_unused]] size_t huge_from) {
   // A size that wrapped around, or that no address space holds.
   if (bytes > (size_t{1} << 46) || AllocationFailsForTesting()) return nullptr;
   if (bytes < kSmallBlock) {
@@ -71,7 +77,7 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
 
 void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
-  if (bytes >= kSmallBlock) (void)madvise(pages, RoundUp(bytes, kPage), MADV_POPULATE_WRITE);
+  if (bytes >= kSmallBlock) (void)madvise(pages, RoundUp(bytes, PageSize()), MADV_POPULATE_WRITE);
 #endif
 }
 
@@ -84,10 +90,17 @@ void FreePages(std::byte* pages, size_t bytes) {
 }
 
 void ReleasePages(std::byte* start, size_t bytes) {
-  const size_t head =
-      RoundUp(reinterpret_cast<uintptr_t>(start), kPage) - reinterpret_cast<uintptr_t>(start);
-  if (bytes < head + kPage) return;
-  (void)madvise(start + head, (bytes - head) / kPage * kPage, MADV_DONTNEED);
+  const uintptr_t address = reinterpret_cast<uintptr_t>(start);
+  const size_t head = RoundUp(address, PageSize()) - address;
+  if (bytes < head + PageSize()) return;
+  const size_t whole = (bytes - head) / PageSize() * PageSize();
+#ifdef __linux__
+  (void)madvise(start + head, whole, MADV_DONTNEED);
+#else
+  // Elsewhere that hint need not clear the pages, so that new ones take their place.
+  (void)mmap(start + head, whole, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+#endif
 }
 
 }  // namespace tfra

@@ -68,13 +68,14 @@ class RankSearch {
       high_ = std::min(seen_high_, CoarseStart(bin + 1) - 1);
     } else if (step_ == kCount) {
       low_ += static_cast<Rank>(TakeBin()) << shift_;
-      high_ = std::min(high_, low_ + ((Rank{1} << shift_) - 1));
+      high_ = low_ + std::min(high_ - low_, (Rank{1} << shift_) - 1);
     } else {
       if (ranks_.empty()) return false;
       const auto place = static_cast<ptrdiff_t>(std::min<uint64_t>(below_, ranks_.size() - 1));
       std::nth_element(ranks_.begin(), ranks_.begin() + place, ranks_.end());
       low_ = ranks_[static_cast<size_t>(place)];
-      below_ = static_cast<uint64_t>(std::count(ranks_.begin(), ranks_.begin() + place, low_));
+      below_ -= static_cast<uint64_t>(
+          std::count_if(ranks_.begin(), ranks_.end(), [&](Rank rank) { return rank < low_; }));
       return false;
     }
     if (low_ >= high_ || below_ == 0) return false;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <string>
@@ -183,6 +184,8 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   Probes<true>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
       [&](size_t i) TFRA_INLINE { hot_op.Fetch(i); }, visit, late);
+  // In the order of the batch, which decides who is let in.
+  if (admission_ != nullptr) std::sort(missing, missing + missing_count);
   constexpr size_t kAhead = 8;
   for (size_t k = 0; k < missing_count; ++k) {
     if (k + kAhead < missing_count) {

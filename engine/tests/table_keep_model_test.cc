@@ -8,45 +8,10 @@
 #include <random>
 #include <set>
 
-#include "table_helpers.h"
+#include "whole_rows.h"
 
 namespace tfra::test {
 namespace {
-
-using MetadataMap = std::map<int64_t, std::pair<uint32_t, uint32_t>>;  // Time and count.
-using RowsMap = std::map<int64_t, std::vector<std::byte>>;             // Values and slots.
-
-int64_t NumberOf(const std::string& key) { return std::stoll(key.substr(4)); }
-
-std::vector<int64_t> NumbersOf(const std::vector<int64_t>& ints,
-                               const std::vector<std::string>& strings) {
-  std::vector<int64_t> numbers = ints;
-  for (const std::string& key : strings) numbers.push_back(NumberOf(key));
-  return numbers;
-}
-
-ExportBatch Exported(Table& table) {
-  ExportBatch batch;
-  CHECK_OK(table.ExportAll(&batch));
-  return batch;
-}
-
-RowsMap RowsOf(Table& table, const ExportBatch& batch) {
-  const std::vector<int64_t> numbers = NumbersOf(batch.int_keys, batch.string_keys);
-  const size_t value_bytes =
-      static_cast<size_t>(table.options().dim) * SizeOf(table.options().value_type);
-  const size_t slot_bytes = table.slot_elements() * SizeOf(ComputeType(table.options().value_type));
-  RowsMap rows;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    std::vector<std::byte> row(value_bytes + slot_bytes);
-    std::memcpy(row.data(), batch.values.data() + i * value_bytes, value_bytes);
-    if (slot_bytes > 0) {
-      std::memcpy(row.data() + value_bytes, batch.slots.data() + i * slot_bytes, slot_bytes);
-    }
-    CHECK(rows.emplace(numbers[i], std::move(row)).second);
-  }
-  return rows;
-}
 
 class KeepModel {
  public:
@@ -208,7 +173,7 @@ class KeepModel {
       std::vector<std::byte> bytes;
       for (int64_t number : of.numbers) {
         for (size_t j = 0; j < table_->slot_elements(); ++j) {
-          const double wide = static_cast<double>(number) + 0.5;
+          const double wide = std::fabs(static_cast<double>(number)) + 0.5;
           const float narrow = static_cast<float>(wide);
           const bool is_wide = ComputeType(type_) == ValueType::kFloat64;
           const auto* from = is_wide ? reinterpret_cast<const std::byte*>(&wide)
@@ -318,14 +283,14 @@ class KeepModel {
     std::sort(ranks.begin(), ranks.end());
     const uint64_t gone = ranks.size() > keep ? ranks.size() - keep : 0;
 
-    const std::unique_ptr<Table> twin = Twin();
+    const std::unique_ptr<Table> twin = Twin(*table_, random_());
     uint64_t evicted = 0, twin_evicted = 0;
     CHECK_OK(table_->Restrict(keep, ranking, &evicted));
     CHECK_OK(twin->Restrict(keep, ranking, &twin_evicted));
     CHECK_EQ(evicted, gone);
     CHECK_EQ(twin_evicted, gone);
-    const RowsMap left = RowsOf(*table_, Exported(*table_));
-    CHECK(left == RowsOf(*twin, Exported(*twin)));
+    const RowsMap left = RowsOf(*table_);
+    CHECK(left == RowsOf(*twin));
     std::vector<int64_t> absent;
     for (const auto& [key, row] : rows_) {
       const bool there = left.contains(key);
@@ -337,25 +302,6 @@ class KeepModel {
     Drop(absent);
     counters_.evictions += gone;
     ++counters_.restrict_runs;
-  }
-
-  // Another table with the same rows, which came in another order.
-  std::unique_ptr<Table> Twin() {
-    std::unique_ptr<Table> twin = MakeTable(table_->options());
-    CHECK_OK(twin->Reserve(Pick(2000)));
-    const ExportBatch batch = Exported(*table_);
-    const std::vector<int64_t> numbers = NumbersOf(batch.int_keys, batch.string_keys);
-    std::vector<size_t> order(numbers.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::shuffle(order.begin(), order.end(), random_);
-    const size_t value_bytes = kDim * SizeOf(type_);
-    const size_t slot_bytes = table_->slot_elements() * SizeOf(ComputeType(type_));
-    for (size_t i : order) {
-      CHECK_OK(twin->Assign(Keys({numbers[i]}).batch(), batch.values.data() + i * value_bytes,
-                            slot_bytes > 0 ? batch.slots.data() + i * slot_bytes : nullptr,
-                            &batch.metadata[i]));
-    }
-    return twin;
   }
 
   void Expire() {
@@ -383,24 +329,7 @@ class KeepModel {
   std::map<int64_t, double> Norms() {
     std::map<int64_t, double> norms;
     if (!IsFloating(type_)) return norms;
-    for (const auto& [key, row] : RowsOf(*plain_, Exported(*plain_))) {
-      norms[key] = DispatchNumeric(type_, [&](auto* null) {
-        using T = std::remove_pointer_t<decltype(null)>;
-        T elements[kDim];
-        std::memcpy(elements, row.data(), sizeof(elements));
-        double squares = 0;
-        for (T element : elements) {
-          double wide;
-          if constexpr (std::is_arithmetic_v<T>) {
-            wide = static_cast<double>(element);
-          } else {
-            wide = static_cast<float>(element);
-          }
-          squares += wide * wide;
-        }
-        return std::sqrt(squares);
-      });
-    }
+    for (const auto& [key, row] : RowsOf(*plain_)) norms[key] = NormOf(type_, row.data(), kDim);
     return norms;
   }
 
@@ -417,7 +346,7 @@ class KeepModel {
     CHECK_OK(table_->Histograms(&found));
     CHECK(found.age == expected.age);
     CHECK(found.writes == expected.writes);
-    for (size_t i = 0; i < 64; ++i) CHECK_EQ(found.norm[i], expected.norm[i]);
+    CHECK(found.norm == expected.norm);
   }
 
   const char* Rare() {
@@ -466,7 +395,7 @@ class KeepModel {
 
   void Compare() {
     const ExportBatch batch = Exported(*table_);
-    CHECK(RowsOf(*table_, batch) == RowsOf(*plain_, Exported(*plain_)));
+    CHECK(RowsOf(*table_) == RowsOf(*plain_));
     CHECK(MetadataOf(NumbersOf(batch.int_keys, batch.string_keys), batch.metadata) == rows_);
     AdmissionState state;
     CHECK_OK(table_->ExportAdmission(&state));
@@ -486,16 +415,6 @@ class KeepModel {
     CHECK_EQ(stats.restrict_runs, counters_.restrict_runs);
     CHECK_EQ(stats.waiting, waiting_.size());
     CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
-  }
-
-  static MetadataMap MetadataOf(const std::vector<int64_t>& keys,
-                                const std::vector<RowMetadata>& metadata) {
-    MetadataMap map;
-    CHECK_EQ(keys.size(), metadata.size());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      CHECK(map.emplace(keys[i], std::pair(metadata[i].time, metadata[i].count)).second);
-    }
-    return map;
   }
 
   const KeyType key_type_;

@@ -15,6 +15,9 @@ Shape = tuple[int, ...]
 STRING = np.dtype(object)
 
 _NUMERIC = ("float32", "float16", "float64", "int8", "int32", "int64", "bool")
+_STRING_KEYS_HINT = (
+    ". For keys that are integers, make the table with key_dtype='int64'; or convert them with str."
+)
 _STRING_NAMES = {"string", "str", "bytes", "object", str, bytes, object}
 
 
@@ -90,9 +93,19 @@ def _flat_ints(keys: Any) -> tuple[NDArray[np.int64], Shape]:
         array = array.astype(np.int64)  # An empty list has no dtype of its own.
     if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.dtype.itemsize == 8):
         raise TypeError(
-            f"`keys` must be int64 (or narrower integers). Received: dtype {array.dtype}"
+            f"`keys` must be int64 (or narrower integers). Received: dtype {array.dtype}. "
+            f"{_int_keys_hint(array.dtype)}"
         )
     return np.require(array, np.int64, ["C", "A"]).reshape(-1), array.shape
+
+
+def _int_keys_hint(received: np.dtype[Any]) -> str:
+    if received.kind in "SUOT":
+        return "For keys that are strings, make the table with key_dtype='string'."
+    if received.kind == "u":
+        return "Take them as they are with keys.view('int64'), which maps them one to one."
+    best = ", best where they are made: floats round large ids" if received.kind == "f" else ""
+    return f"Convert them with keys.astype('int64'){best}."
 
 
 def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
@@ -101,14 +114,20 @@ def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
     if isinstance(texts, (np.ndarray, np.generic)):
         array = np.asarray(texts)
         if array.dtype.kind not in "OSUT":
-            raise TypeError(f"`{what}` must be strings. Received: dtype {array.dtype}")
+            hint = _STRING_KEYS_HINT if what == "keys" else ""
+            raise TypeError(f"`{what}` must be strings. Received: dtype {array.dtype}{hint}")
     else:
         # By way of object, because NumPy's own string dtypes drop trailing NULs.
         try:
             array = np.asarray(texts, dtype=STRING)
         except ValueError as error:
             raise ValueError(f"`{what}` must have a regular shape. Received: {texts!r}") from error
-    return array.reshape(-1).tolist(), array.shape
+    flat = array.reshape(-1).tolist()
+    if (
+        what == "keys" and flat and isinstance(flat[0], (int, float))
+    ):  # The engine sees to the rest.
+        raise TypeError(f"`keys` must be strings. Received: {flat[0]!r}{_STRING_KEYS_HINT}")
+    return flat, array.shape
 
 
 def flat_values(
@@ -147,7 +166,10 @@ def typed_array(
         array = _from_python(values, dtypes[0], what)
     if array.dtype not in dtypes:
         names = " or ".join(dict.fromkeys(dtype.name for dtype in dtypes))
-        raise TypeError(f"`{what}` must be of dtype {names}. Received: dtype {array.dtype}")
+        raise TypeError(
+            f"`{what}` must be of dtype {names}. Received: dtype {array.dtype}. Convert them with "
+            f"{what}.astype({dtypes[0].name!r})."
+        )
     require_shape(array.shape, shape, what)
     return array
 

@@ -6,9 +6,17 @@ methods that optimizers override.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-import keras
+try:
+    import keras
+except ImportError as error:
+    raise ImportError(
+        "tfra.dynamic_embedding needs Keras 3.9 or later on TensorFlow. Importing Keras, with "
+        f"KERAS_BACKEND={os.environ.get('KERAS_BACKEND')!r}, failed: {error}. Install it with: pip "
+        "install 'tfra[tensorflow]', and set KERAS_BACKEND to 'tensorflow'."
+    ) from error
 
 if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 9):
     # Exported models of earlier versions would have no tables in them.

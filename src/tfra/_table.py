@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
+from tfra._display import Facts, Shown, join_batches, readable_bytes
 from tfra._stats import TableStats
 from tfra._upkeep import TableUpkeep, checked_min_norm, checked_ttl
 from tfra.admission import Admission
@@ -19,7 +20,7 @@ from tfra.admission import get as get_admission
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
 
-class Table(TableUpkeep):
+class Table(TableUpkeep, Shown):
     """A table from keys to rows, with no fixed vocabulary.
 
     A key that was never written has no row. Looking it up gives its initial value, a pure function
@@ -178,13 +179,20 @@ class Table(TableUpkeep):
     def __contains__(self, key: Any) -> bool:
         return bool(np.all(self.contains(key)))
 
-    def __repr__(self) -> str:
-        optimizer = f", optimizer={self._optimizer!r}" if self._optimizer else ""
-        return (
-            f"<tfra.Table of {len(self)} keys: dim={self._dim}, "
-            f"key_dtype={arrays.type_name(self._key_dtype)}, "
-            f"value_dtype={arrays.type_name(self._value_dtype)}{optimizer}>"
-        )
+    def _facts(self) -> Facts:
+        return {
+            "keys": len(self),
+            "dim": self._dim,
+            "key_dtype": arrays.type_name(self._key_dtype),
+            "value_dtype": arrays.type_name(self._value_dtype),
+            "bytes": readable_bytes(self.memory_usage()["total"]),
+            "optimizer": type(self._optimizer).__name__ if self._optimizer else None,
+            "device": "CPU",
+        }
+
+    def _first_rows(self, n: int | None) -> Any:
+        empty = np.empty(0, self._key_dtype), np.empty((0, self._dim), self._value_dtype)
+        return join_batches(self.iterate(n or 65_536), n, empty)
 
     def lookup(
         self,
@@ -342,7 +350,8 @@ class Table(TableUpkeep):
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         if self._optimizer is None:
             raise ValueError(
-                "`apply_gradients` needs a table with an optimizer. Received: optimizer=None"
+                "`apply_gradients` needs a table with an optimizer. Received: optimizer=None. Make "
+                "it with one: tfra.Table(dim, optimizer='adam')."
             )
         dtypes = (self._slot_dtype, self._value_dtype)
         array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Constant", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros", "get",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Initializer:

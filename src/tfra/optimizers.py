@@ -13,6 +13,11 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+__all__ = [
+    "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "Optimizer",
+    "RMSprop", "RowwiseAdagrad", "get",
+]  # fmt: skip
+
 # The engine's `UpdateParams` and its defaults. A rule reads those it has an argument for.
 _PARAMS: dict[str, float] = {
     "step": 1, "learning_rate": 0.001, "momentum": 0.0, "beta_1": 0.9, "beta_2": 0.999,

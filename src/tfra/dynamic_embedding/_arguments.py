@@ -45,11 +45,14 @@ def compute_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
-    dtype = tf.as_dtype(dtype)
-    if dtype not in known:
-        names = ", ".join(d.name for d in known)
-        raise TypeError(f"`{what}`: expected one of {names}, received {dtype.name}")
-    return dtype
+    names = ", ".join(d.name for d in known)
+    try:
+        converted = tf.as_dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"`{what}`: expected one of {names}, received {dtype!r}") from error
+    if converted not in known:
+        raise TypeError(f"`{what}`: expected one of {names}, received {converted.name}")
+    return converted
 
 
 def integer(number: Any, what: str, at_least: int) -> int:
@@ -80,7 +83,8 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
             raise KeyTypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
     keys = tf.convert_to_tensor(keys, name="keys")
     if keys.dtype != dtype:
-        message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}"
+        hint = _keys_hint(keys.dtype.name, dtype)
+        message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}. {hint}"
         strings = tf.string in (keys.dtype, dtype)
         raise KeyTypeError(message) if strings else TypeError(message)
     return keys
@@ -107,13 +111,37 @@ def _check_range(array: np.ndarray[Any, Any], dtype: tf.DType, what: str) -> Non
 
 def _check_kind(keys: Any, dtype: tf.DType) -> None:
     """Raises where TensorFlow would take something else for an integer."""
-    array = np.asarray(keys)
+    try:
+        array = np.asarray(keys)
+    except ValueError as error:
+        raise ValueError(
+            f"`keys`: expected a regular shape, received {keys!r}. For lists of different lengths, "
+            "give a layer with a combiner tf.ragged.constant(keys)."
+        ) from error
     kinds = "SUO" if dtype == tf.string else "iu"
     if array.size == 0 or array.dtype.kind in kinds:
         _check_range(array, dtype, "keys")
         return
     received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
-    raise KeyTypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}")
+    hint = _keys_hint("string" if array.dtype.kind in "SUO" else received, dtype)
+    raise KeyTypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}. {hint}")
+
+
+def _keys_hint(received: str, expected: tf.DType) -> str:
+    """What to do about keys of another type."""
+    if received == "string":
+        return "For keys that are strings, make it with key_dtype=tf.string."
+    if expected == tf.string:
+        return (
+            "For keys that are integers, make it with key_dtype=tf.int64; or convert them with "
+            "tf.strings.as_string."
+        )
+    if received.startswith("int"):
+        return f"Convert them with tf.cast(keys, tf.{expected.name})."
+    return (
+        f"Convert them with tf.cast(keys, tf.{expected.name}), best where they are read: floats "
+        "round large ids."
+    )
 
 
 def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tensor:
@@ -125,7 +153,9 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
     if tf.is_tensor(values):
         values = tf.convert_to_tensor(values)
         if values.dtype != dtype:
-            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
+            cast = f". Convert them with tf.cast({what}, tf.{dtype.name})."
+            hint = "" if tf.string in (values.dtype, dtype) else cast
+            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
         return values
     if isinstance(values, (np.ndarray, np.generic)):
         if values.dtype.kind == "f" and not dtype.is_floating:

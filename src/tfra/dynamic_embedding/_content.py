@@ -45,6 +45,18 @@ def content_of(tables: Sequence[HashTable]) -> Content:
     return content
 
 
+def require_length(content: Content, table: HashTable) -> None:
+    """Raises ValueError if saved rows are of another length. Where it is unknown, the op does."""
+    saved = content["values"].shape
+    if saved.rank == 2 and saved[1] not in (None, table.dim):
+        owner = None if table.owner is None else table.owner()
+        raise ValueError(
+            f"{(owner or table).name!r} has rows of length {table.dim}. Received: a checkpoint "
+            f"with rows of length {saved[1]}. Restore it into one of that length: `dim`, or "
+            "`embedding_size` of a layer."
+        )
+
+
 def _op_on(op: Any, tables: Sequence[HashTable], name: str | None, **attributes: Any) -> Any:
     """Runs an op on tables that are on one device."""
     first = tables[0]

@@ -140,7 +140,8 @@ def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
         if not _same(there, value):
             raise ValueError(
                 f"A variable {existing.name!r} exists with {what}={there!r}. "
-                f"Received: {what}={value!r}"
+                f"Received: {what}={value!r}. Use another name for another variable, or "
+                "tfra.dynamic_embedding.Variable, which makes a new one each time."
             )
     policy, wanted_policy = existing.restrict_policy, arguments["restrict_policy"]
     if (policy is None) != (wanted_policy is None) or (

@@ -8,13 +8,19 @@ from typing import Any
 
 from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._content import Content, content_of, export_tables
+from tfra.dynamic_embedding._content import Content, content_of, export_tables, require_length
 from tfra.dynamic_embedding._initializers import ConstantRow, NewRows, RandomRows, constant_row
+from tfra.dynamic_embedding._shown_tables import ShownTables
 from tfra.dynamic_embedding._table_training import TableTraining
 from tfra.dynamic_embedding._table_upkeep import TableUpkeep
 
 
-class HashTable(TableTraining, TableUpkeep, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
+class HashTable(
+    TableTraining,
+    TableUpkeep,
+    ShownTables,
+    tf.saved_model.experimental.TrackableResource,  # type: ignore[misc]
+):
     """A mutable hash table of the engine, as a TensorFlow resource.
 
     The base of the table classes. A table made with a scalar default value holds scalars; one made
@@ -91,11 +97,17 @@ class HashTable(TableTraining, TableUpkeep, tf.saved_model.experimental.Trackabl
         """The length of a row; 1 for a table of scalars."""
         return self._dim
 
-    def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} name={self._name!r} key_dtype={self._key_dtype.name} "
-            f"value_dtype={self._value_dtype.name} dim={self._dim}>"
-        )
+    @property
+    def row_shape(self) -> list[int]:
+        """The shape of a row: `[dim]`, or `[]` for a table of scalars."""
+        return list(self._row_shape)
+
+    def _shown_tables(self) -> list[HashTable]:
+        return [self]
+
+    def _trained_by(self) -> str | None:
+        owner = None if self.owner is None else self.owner()
+        return None if owner is None else owner.trained_by
 
     # --- The resource. See TrackableResource: TensorFlow calls these when it saves and loads.
 
@@ -199,6 +211,7 @@ class HashTable(TableTraining, TableUpkeep, tf.saved_model.experimental.Trackabl
             part_count: and how many there are.
             waiting_parts: As `parts`, for the keys that wait to enter.
         """
+        require_length(content, self)
         handle = self.resource_handle
         # SavedModel's loader for TF1 restores before it initializes.
         created = self._create_at(handle)

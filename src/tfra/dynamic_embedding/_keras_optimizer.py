@@ -184,6 +184,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
         self, gradient: TableGradient, learning_rate: Any, decay: float | None
     ) -> None:
         params = gradient.stand_in.params
+        params.trained_by = self.plain_class.__name__
         if isinstance(gradient.stand_in, ShadowVariable):
             gradient.stand_in.note_step()
         step = tf.cast(self.iterations, tf.int64) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._keras import inner_optimizers, keras
+from tfra._keras import inner_optimizers, keras, require_backend
 from tfra._tf import tf
 from tfra.dynamic_embedding import _keras_optimizer, _v1_optimizer
 
@@ -35,8 +35,10 @@ def DynamicEmbeddingOptimizer(
     Raises:
         TypeError: If it is not an optimizer.
         NotImplementedError: If its steps can't be taken row by row.
+        RuntimeError: If Keras does not run on TensorFlow.
     """
     if isinstance(self, keras.optimizers.Optimizer):
+        require_backend()
         optimizer = _keras_optimizer.adopt(self)
     elif isinstance(self, tf.compat.v1.train.Optimizer):
         optimizer = _v1_optimizer.adopt(self)

@@ -116,6 +116,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
         if isinstance(handle, ShadowVariable):
             handle.note_step()
         params = handle.params
+        params.trained_by = type(self).__name__
         keys, gradients = sum_gradients(indices, grad)
         slots = self.__dict__.get("_slots_of_tables", {}).get(id(params), {})
         rule = CustomRule(tuple(slots.values()), params.dim)

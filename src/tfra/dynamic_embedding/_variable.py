@@ -21,6 +21,7 @@ from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, NewRows, constant_row, initial_rows
 from tfra.dynamic_embedding._restrict_policies import make_policy, needs_usage
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
+from tfra.dynamic_embedding._shown_tables import ShownTables
 from tfra.dynamic_embedding._variable_training import VariableTraining
 from tfra.dynamic_embedding._variable_upkeep import VariableUpkeep
 
@@ -35,7 +36,7 @@ class GraphKeys:
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
-class Variable(VariableTraining, VariableUpkeep, AutoTrackable):  # type: ignore[misc]
+class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  # type: ignore[misc]
     """A variable of rows that are found by key, with no fixed vocabulary.
 
     A key gets a row of its own when it is first written. Looking up a key that is not there gives
@@ -248,12 +249,11 @@ class Variable(VariableTraining, VariableUpkeep, AutoTrackable):  # type: ignore
         """The policy that `restrict` follows, or None."""
         return self._restrict_policy
 
-    def __repr__(self) -> str:
-        return (
-            f"<tfra.dynamic_embedding.Variable name={self._name!r} "
-            f"key_dtype={self._key_dtype.name} value_dtype={self._value_dtype.name} "
-            f"dim={self._dim} tables={self.shard_num}>"
-        )
+    def _shown_tables(self) -> list[HashTable]:
+        return self.tables
+
+    def _trained_by(self) -> str | None:
+        return self.trained_by
 
     # --- Methods.
 

@@ -26,6 +26,9 @@ class VariableTraining:
     _restrict_policy: Any
     admission: Any
 
+    # The class of the optimizer that was last seen to train it.
+    trained_by: str | None = None
+
     def lookup_pooled(
         self,
         keys: tf.Tensor,

@@ -59,7 +59,7 @@ def check(content: Content, name: str, dim: int) -> None:
     if content["values"].shape[1] != dim:
         raise ValueError(
             f"Layer {name!r} has rows of length {dim}. Received a file with rows of length "
-            f"{content['values'].shape[1]}"
+            f"{content['values'].shape[1]}. Make the layer with the length that was saved."
         )
 
 

@@ -32,6 +32,7 @@ def check_ids_dtype(received: Any, dtype: tf.DType) -> None:
     if tf.as_dtype(received).is_floating:
         raise TypeError(
             f"`ids`: expected {dtype.name}, received {tf.as_dtype(received).name}, which does not "
-            "tell large ids apart. A Sequential model makes its inputs so unless it begins with "
-            f"keras.Input(shape, dtype={dtype.name!r})."
+            "tell large ids apart. Keras makes inputs so unless it is told otherwise, with "
+            f"keras.Input(shape, dtype={dtype.name!r}), which a Sequential model may begin with, "
+            "too."
         )

@@ -1,0 +1,224 @@
+// Running out of memory in calls that decide which keys enter and leave: each allocation fails in
+// its turn, of the blocks and strings that pages.h can fail, and of what operator new gives.
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+#include "admission_helpers.h"
+#include "pages.h"
+#include "shard.h"
+
+namespace {
+
+// A machine that has not even this much left may do what it likes.
+constexpr size_t kSmall = 512;
+
+std::atomic<int64_t> news_until_failure{-1};  // Negative: none fails.
+
+void* Allocate(size_t bytes) {
+  if (bytes >= kSmall && news_until_failure.load(std::memory_order_relaxed) >= 0 &&
+      news_until_failure.fetch_sub(1) == 0) {
+    throw std::bad_alloc();
+  }
+  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Allocate(bytes); }
+void* operator new[](size_t bytes) { return Allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tfra::test {
+namespace {
+
+constexpr int kMaxFailurePoints = 10000;
+
+using Fill = std::function<void(Table&)>;
+using Call = std::function<Status(Table&)>;
+
+struct Outcome {
+  Status status;
+  bool failed;  // Whether an allocation did.
+};
+
+// Lets allocation number `point` of the call fail.
+Outcome CallWithFailure(bool pages, int point, Table& table, const Call& call) {
+  if (pages) {
+    FailAllocationsForTesting(point);
+  } else {
+    news_until_failure = point;
+  }
+  Status status;
+  try {
+    status = call(table);
+  } catch (const std::bad_alloc&) {
+    status = Status::InvalidArgument("an exception instead of a status");
+  }
+  FailAllocationsForTesting(-1);
+  const bool failed = pages ? !status.ok() : news_until_failure < 0;
+  news_until_failure = -1;
+  return {std::move(status), failed};
+}
+
+void CheckUsable(Table& table) {
+  const TableStats stats = table.stats();
+  CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
+  CHECK_EQ(Contents(table).size(), stats.size);
+  CHECK_OK(table.Shrink());
+  See(table, TestKeys::Range(table.options().key_type, 0, 3000), NewKeys::kInsert);
+  CHECK(table.size() >= 3000);
+  CHECK_OK(table.Clear());
+  CHECK_EQ(table.stats().string_bytes, 0u);
+  CHECK_EQ(table.stats().waiting, 0u);
+}
+
+// Fails each allocation of `call` in turn, on a fresh table. all_or_nothing: a call that fails must
+// leave everything as it was. In any case the table is usable, and the same call then succeeds.
+void FailEverywhere(const TableOptions& options, const char* name, bool all_or_nothing,
+                    const Fill& fill, const Call& call) {
+  for (bool pages : {false, true}) {
+    int point = 0, changed = 0;
+    // One string after the other is no news after a while.
+    for (; point < kMaxFailurePoints; point += point < 50 ? 1 : 17) {
+      std::unique_ptr<Table> table = MakeTable(options);
+      table->SetClock(10);
+      fill(*table);
+      const ContentsMap before = Contents(*table);
+      AdmissionState state, state_after;
+      CHECK_OK(table->ExportAdmission(&state));
+      const Outcome outcome = CallWithFailure(pages, point, *table, call);
+      if (!outcome.failed) break;
+      if (outcome.status.ok()) continue;  // It did without.
+      CHECK(outcome.status.code() == StatusCode::kOutOfMemory);
+      CHECK(!outcome.status.message().empty());
+      CHECK_OK(table->ExportAdmission(&state_after));
+      changed += !(Contents(*table) == before && Same(state, state_after));
+      CHECK_OK(call(*table));
+      CheckUsable(*table);
+    }
+    CHECK(point < kMaxFailurePoints);
+    if (!all_or_nothing) continue;
+    CHECK_EQ(changed, 0);
+    if (changed > 0) std::printf("  %s: %d failures changed it\n", name, changed);
+  }
+}
+
+// Keys in the table, some of them old; and others that wait.
+void FillTable(Table& table) {
+  const KeyType key_type = table.options().key_type;
+  See(table, TestKeys::Range(key_type, 0, 1500), NewKeys::kInsert);
+  table.SetClock(20);
+  See(table, TestKeys::Range(key_type, 1000, 2000), NewKeys::kInsert);
+  See(table, TestKeys::Range(key_type, 2000, 2600));
+}
+
+void ForEachOptions(const std::function<void(const TableOptions&)>& body) {
+  for (KeyType key_type : kKeyTypes) {
+    for (const AdmissionSpec& spec : {MinCount(2), Bloom(2, 1000, 0.01), Probability(0.5, 1)}) {
+      body(AdmittingOptions(key_type, spec));
+    }
+  }
+}
+
+TEST(OutOfMemoryInCreateWithAdmission) {
+  const TableOptions options = AdmittingOptions(KeyType::kInt64, Bloom(2, 100000, 0.01));
+  int point = 0;
+  for (; point < kMaxFailurePoints; ++point) {
+    std::unique_ptr<Table> table;
+    news_until_failure = point;
+    const Status status = Table::Create(options, &table);
+    news_until_failure = -1;
+    if (status.ok()) break;
+    CHECK(status.code() == StatusCode::kOutOfMemory);
+    CHECK(table == nullptr);
+  }
+  CHECK(point >= static_cast<int>(kShards) && point < kMaxFailurePoints);
+}
+
+// Rows and strings that leave are put on lists. Where there is no memory for these, some keys may
+// have left, and are counted.
+TEST(OutOfMemoryInRestrict) {
+  for (Ranking ranking : {Ranking::kNewest, Ranking::kMostFrequent}) {
+    ForEachOptions([&](const TableOptions& options) {
+      FailEverywhere(options, "Restrict", false, FillTable, [&](Table& table) {
+        uint64_t evicted = 0;
+        return table.Restrict(100, ranking, &evicted);
+      });
+    });
+  }
+}
+
+TEST(OutOfMemoryInExpire) {
+  ForEachOptions([](const TableOptions& options) {
+    FailEverywhere(options, "Expire", false, FillTable, [](Table& table) {
+      uint64_t expired = 0;
+      ExpiryRule rule;
+      rule.written_before = 20;
+      return table.Expire(rule, &expired);
+    });
+  });
+}
+
+TEST(OutOfMemoryInReadingCalls) {
+  ForEachOptions([](const TableOptions& options) {
+    const TestKeys keys = TestKeys::Range(options.key_type, 0, 500);
+    const KeyBatch batch = keys.batch();
+    std::vector<RowMetadata> metadata(keys.size());
+    FailEverywhere(options, "LookupMetadata", true, FillTable, [&](Table& table) {
+      return table.LookupMetadata(batch, metadata.data(), nullptr);
+    });
+    FailEverywhere(options, "ExportAdmission", true, FillTable, [](Table& table) {
+      AdmissionState state;
+      return table.ExportAdmission(&state);
+    });
+  });
+}
+
+TEST(OutOfMemoryInRestoreAdmission) {
+  ForEachOptions([](const TableOptions& options) {
+    AdmissionState state;
+    std::unique_ptr<Table> other = MakeTable(options);
+    See(*other, TestKeys::Range(options.key_type, 9000, 10000));
+    CHECK_OK(other->ExportAdmission(&state));
+    FailEverywhere(options, "RestoreAdmission", true, FillTable,
+                   [&](Table& table) { return table.RestoreAdmission(state); });
+  });
+}
+
+TEST(OutOfMemoryInCopyWithRule) {
+  ForEachOptions([](const TableOptions& options) {
+    RuleSpec adagrad;
+    adagrad.kind = RuleKind::kAdagrad;
+    std::unique_ptr<Table> copy;
+    FailEverywhere(
+        options, "CopyWithRule", true,
+        [&](Table& table) {
+          copy.reset();
+          FillTable(table);
+        },
+        [&](Table& table) { return table.CopyWithRule(adagrad, true, &copy); });
+  });
+}
+
+// A batch may be written in part, if not even what a key that waits needs is to be had.
+TEST(OutOfMemoryInAdmission) {
+  ForEachOptions([](const TableOptions& options) {
+    const TestKeys keys = TestKeys::Range(options.key_type, 1900, 2900);
+    const KeyBatch batch = keys.batch();
+    const std::vector<float> gradients(2 * keys.size(), 1.0f);
+    FailEverywhere(options, "ApplyGradients", false, FillTable, [&](Table& table) {
+      return table.ApplyGradients(batch, gradients.data(), ValueType::kFloat32, {});
+    });
+    FailEverywhere(options, "Touch", false, FillTable,
+                   [&](Table& table) { return table.Touch(batch); });
+  });
+}
+
+}  // namespace
+}  // namespace tfra::test

@@ -1,0 +1,197 @@
+// Restrict, Expire and Histograms while other threads look up, train and remove.
+#include <numeric>
+#include <random>
+
+#include "admission_helpers.h"
+#include "concurrency_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+constexpr size_t kDim = 19;  // More than a cache line; no power of two.
+constexpr int64_t kKeys = 400;
+
+TableOptions Options(KeyType key_type, const AdmissionSpec& admission) {
+  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, kDim);
+  options.rule.kind = RuleKind::kSgd;
+  options.metadata = true;
+  options.admission = admission;
+  return options;
+}
+
+// Each element of a row is the number of steps that it has been trained: all the same.
+Status Train(Table& table, const TestKeys& keys, NewKeys new_keys) {
+  const std::vector<float> gradients(kDim * keys.size(), -1.0f);
+  UpdateParams params;
+  params.learning_rate = 1;
+  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, params,
+                              new_keys);
+}
+
+int64_t TornRows(Table& table, const TestKeys& keys) {
+  std::vector<float> rows(kDim * keys.size());
+  int64_t torn = !table.Lookup(keys.batch(), {}, rows.data(), nullptr).ok();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 1; j < kDim; ++j) torn += rows[i * kDim + j] != rows[i * kDim];
+  }
+  return torn;
+}
+
+void CheckCounters(Table& table) {
+  const TableStats stats = table.stats();
+  CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
+  CHECK_EQ(Contents(table).size(), stats.size);
+}
+
+TEST(ConcurrentRestrictExpireAndHistograms) {
+  for (KeyType key_type : kKeyTypes) {
+    for (const AdmissionSpec& spec :
+         {AdmissionSpec(), MinCount(2), Bloom(2, kKeys, 0.01), Probability(0.5, 1)}) {
+      std::unique_ptr<Table> table = MakeTable(Options(key_type, spec));
+      table->SetClock(1);
+      Errors errors{0};
+      std::atomic<uint64_t> evicted{0}, expired{0}, removed{0}, runs{0};
+      std::atomic<uint32_t> now{1};
+      const auto keys_of = [&](std::mt19937_64& random) {
+        std::vector<int64_t> numbers(50);
+        for (int64_t& number : numbers) number = static_cast<int64_t>(random() % kKeys);
+        return TestKeys(key_type, numbers);
+      };
+      const auto train = [&](uint64_t seed) {
+        return [&, seed] {
+          std::mt19937_64 random(seed);
+          for (int step = 0; step < 150 * kScale; ++step) {
+            if (seed == 1) table->SetClock(++now);
+            const TestKeys keys = keys_of(random);
+            errors += !Train(*table, keys, NewKeys::kAdmit).ok();
+            if (step % 10 == 0) errors += !table->Touch(keys.batch()).ok();
+            if (step % 7 != 0) continue;
+            size_t count = 0;
+            errors += !table->Remove(keys_of(random).batch(), &count).ok();
+            removed += count;
+          }
+        };
+      };
+      const auto read = [&, random = std::mt19937_64(9)]() mutable {
+        const TestKeys keys = keys_of(random);
+        errors += TornRows(*table, keys);
+        std::vector<RowMetadata> metadata(keys.size());
+        Flags exists(keys.size());
+        errors += !table->LookupMetadata(keys.batch(), metadata.data(), exists.data()).ok();
+        for (size_t i = 0; i < keys.size(); ++i) {
+          errors += exists[i] != (metadata[i].count > 0);
+          errors += metadata[i].time > now;
+        }
+      };
+      const auto restrict = [&, random = std::mt19937_64(8)]() mutable {
+        uint64_t count = 0;
+        const Ranking ranking = random() % 2 ? Ranking::kNewest : Ranking::kMostFrequent;
+        errors += !table->Restrict(random() % kKeys, ranking, &count).ok();
+        evicted += count;
+        ++runs;
+      };
+      const auto expire = [&] {
+        uint64_t count = 0;
+        ExpiryRule rule;
+        const uint32_t before = now;
+        rule.written_before = before > 5 ? before - 5 : 0;
+        rule.norm_below = 5;
+        rule.norm_writes = 3;
+        errors += !table->Expire(rule, &count).ok();
+        expired += count;
+        RowHistograms histograms;
+        errors += !table->Histograms(&histograms).ok();
+        const auto sum = [](const auto& bins) {
+          return std::accumulate(bins.begin(), bins.end(), uint64_t{0});
+        };
+        errors += sum(histograms.age) != sum(histograms.norm);
+        errors += sum(histograms.age) != sum(histograms.writes);
+        errors += sum(histograms.age) > kKeys;
+        AdmissionState state;
+        errors += !table->ExportAdmission(&state).ok();
+        errors += table->stats().waiting > static_cast<uint64_t>(kKeys);
+      };
+      Run({train(1), train(2)}, {read, restrict, expire});
+      CHECK_EQ(errors.load(), 0);
+      const TableStats stats = table->stats();
+      CHECK_EQ(stats.evictions, evicted.load());
+      CHECK_EQ(stats.expirations, expired.load());
+      CHECK_EQ(stats.removals, removed.load());
+      CHECK_EQ(stats.restrict_runs, runs.load());
+      CheckCounters(*table);
+      // Now that nobody writes, it is exact.
+      uint64_t count = 0;
+      CHECK_OK(table->Restrict(10, Ranking::kNewest, &count));
+      CHECK_EQ(table->size(), std::min<uint64_t>(stats.size, 10));
+      // Keys that are trained after the last restriction are there.
+      const TestKeys all = TestKeys::Range(key_type, 0, kKeys);
+      CHECK_OK(Train(*table, all, NewKeys::kInsert));
+      CHECK_EQ(There(*table, all).Count(), all.size());
+      CHECK_EQ(TornRows(*table, all), 0);
+      CheckCounters(*table);
+    }
+  }
+}
+
+// A row that is written while old ones are evicted is new: it stays, with all that it was taught.
+TEST(ConcurrentRestrictTakesNoFreshRow) {
+  for (KeyType key_type : kKeyTypes) {
+    std::unique_ptr<Table> table = MakeTable(Options(key_type, AdmissionSpec()));
+    const TestKeys kept = TestKeys::Range(key_type, 0, 40);
+    std::atomic<uint32_t> now{1000};
+    table->SetClock(now);
+    CHECK_OK(Train(*table, kept, NewKeys::kInsert));
+    const int steps = 300 * kScale;
+    Errors errors{0};
+    const auto train = [&] {
+      const TestKeys mine = TestKeys::Range(key_type, 0, 40);
+      for (int step = 0; step < steps; ++step) errors += !Train(*table, mine, NewKeys::kAdmit).ok();
+    };
+    // Others come with times that are past, and have to go.
+    const auto restrict = [&] {
+      const TestKeys others = TestKeys::Range(key_type, 1000, 1100);
+      const std::vector<float> values(kDim * others.size(), 1.0f);
+      const std::vector<RowMetadata> old(others.size(), {5, 5});
+      errors += !table->Assign(others.batch(), values.data(), nullptr, old.data()).ok();
+      uint64_t count = 0;
+      errors += !table->Restrict(40, Ranking::kNewest, &count).ok();
+      errors += count != others.size();
+    };
+    Run({train, train}, {restrict});
+    CHECK_EQ(errors.load(), 0);
+    CHECK_EQ(table->size(), 40u);
+    for (const auto& [key, row] : Contents(*table)) {
+      CHECK(row == std::vector<int>(kDim, 2 * steps + 1));
+    }
+    CheckCounters(*table);
+  }
+}
+
+// Two threads that see the same keys: each is seen twice, so that all enter, and none earlier.
+TEST(ConcurrentSightsAreAllCounted) {
+  constexpr uint32_t kThreads = 4, kSights = 20;
+  for (KeyType key_type : kKeyTypes) {
+    for (const AdmissionSpec& spec :
+         {MinCount(kThreads * kSights), Bloom(kThreads * kSights, 2000, 0.001)}) {
+      std::unique_ptr<Table> table = MakeTable(Options(key_type, spec));
+      Errors errors{0};
+      const auto see = [&] {
+        const TestKeys keys = TestKeys::Range(key_type, 0, 300);
+        for (uint32_t sight = 0; sight < kSights; ++sight) {
+          errors += !Train(*table, keys, NewKeys::kAdmit).ok();
+        }
+      };
+      Run(std::vector<Work>(kThreads, see), {});
+      CHECK_EQ(errors.load(), 0);
+      CHECK_EQ(table->size(), 300u);
+      if (spec.kind == AdmissionKind::kBloomFilter) continue;
+      // The one time that let them in was the last.
+      CHECK_EQ(table->stats().refused, 300u * (kThreads * kSights - 1));
+      CHECK_EQ(table->stats().updates, 0u);
+      CHECK_EQ(table->stats().waiting, 0u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tfra::test

@@ -1,0 +1,220 @@
+"""Writes docs/benchmarks.md and its charts from the results in bench/results.
+
+    python tools/bench_page.py            # writes them
+    python tools/bench_page.py --check    # only says whether they are as they would be written
+
+`make docs` runs it. The results are those of the last runs that were kept:
+
+    python bench/compare.py --json bench/results/table.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
+
+import compare_training  # noqa: E402
+import compare_variable  # noqa: E402
+from bar_chart import Bar, Scale, bar_chart  # noqa: E402
+
+RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
+Results = dict[str, Any]
+Pages = dict[Path, str]
+
+OF_RAW = Scale((0, 0.25, 0.5, 0.75, 1), origin=0, logarithmic=False)
+TIMES = Scale((0.25, 0.5, 1, 2, 4, 8, 16), origin=1, logarithmic=True, unit="x")
+
+INTRODUCTION = """# Benchmarks
+
+<!-- Written by tools/bench_page.py from bench/results: change those. -->
+
+Figures of the last runs that were kept, with their date and machine. Systems that are compared
+take turns in one run, each in processes of its own; the best round of each counts, and what is read
+is checked. Only ratios of one run mean something. `bench/README.md` says what is timed, and
+`make bench` measures it again.
+"""
+
+
+def read(name: str) -> Results:
+    """Returns the results of a kind."""
+    document: Results = json.loads((RESULTS / f"{name}.json").read_text())
+    return document
+
+
+def best(results: Results) -> dict[tuple[int, str, str], float]:
+    """Returns the best round of each workload, by (keys, workload, system)."""
+    return {(s["keys"], s["workload"], s["system"]): s["best"] for s in results["summary"]}
+
+
+def where(results: Results) -> str:
+    """Says when and on what machine these were measured, and with which versions."""
+    words = [
+        f"Measured on {results['date'][:10]}: {results['cores']} CPUs of an {results['cpu']}, "
+        f"{results['memory_gib']} GiB, {results['system']}."
+    ]
+    versions = sorted(
+        {f"{name} {v}" for of in results.get("versions", {}).values() for name, v in of.items()}
+    )
+    return " ".join(words + ([f"Versions: {', '.join(versions)}."] if versions else []))
+
+
+def notes(results: Results) -> list[str]:
+    """Returns what was written down beside the results."""
+    return [f"- {note}" for note in results.get("notes", [])]
+
+
+def million(keys: int) -> str:
+    """Returns a number of keys in words."""
+    return f"{keys / 1e6:g} million"
+
+
+def at_least(goal: float | None, at_most: bool) -> str:
+    """Returns a goal in words, if there is one."""
+    return f"{'at most ' if at_most else ''}{goal:g}x" if goal else ""
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Returns the lines of a table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def section(
+    title: str, text: str, results: Results, image: tuple[str, str], lines: list[str]
+) -> list[str]:
+    """Returns a part of the page."""
+    alt, name = image
+    picture = f"![{alt}](images/{name})"
+    parts = [f"## {title}", text, where(results), picture, "\n".join(lines)]
+    return ["", *"\n\n".join(parts).splitlines(), "", *notes(results)]
+
+
+def engine(pages: Pages) -> list[str]:
+    """The engine against raw loops."""
+    results, rows, bars = read("engine"), [], []
+    for r in results["records"]:
+        size = f"{million(r['keys'])} keys, dim {r['dim']}"
+        figure = f"{r['rate'] / 1e6:.1f} M keys/s" if "rate" in r else ""
+        if "bytes_per_key" in r:
+            figure = f"{r['bytes_per_key']:.1f} bytes per key"
+        rows.append([r["workload"], size, figure, f"{r['ratio']:.2f}", f"{r['goal']:g}"])
+        if "rate" in r:
+            bars.append(Bar(f"{r['workload']}, {size}", r["ratio"], r["goal"]))
+    pages[DOCS / "images" / "bench-engine.svg"] = bar_chart(
+        "The engine and the physical limit", "keys per second, of a raw loop", bars, OF_RAW
+    )
+    text = """The engine against a raw, prefetched C++ loop over the same rows by index, on the same
+threads. `apply Adam` is compared with a loop that reads and writes the same bytes; `mixed` is two
+readers and a writer at once, of the sum of each alone; `memory` is of 8 + row bytes, where less is
+better."""
+    lines = table(["workload", "table", "tfra", "ratio", "goal"], rows)
+    return section("Engine", text, results, ("Ratios to a raw loop", "bench-engine.svg"), lines)
+
+
+def numpy_table(pages: Pages) -> list[str]:
+    """`tfra.Table` against the peer."""
+    results = read("table")
+    figures, rows, bars = best(results), [], []
+    for keys in sorted({place[0] for place in figures}):
+        for workload in ("lookup", "upsert", "insert", "memory"):
+            ours, peer = (figures[keys, workload, system] for system in ("tfra", "peer"))
+            unit, scale = ("bytes per key", 1.0) if workload == "memory" else ("M keys/s", 1e6)
+            numbers = [f"{peer / scale:.1f}", f"{ours / scale:.1f}", f"{ours / peer:.2f}x"]
+            rows.append([f"{workload}, {unit}", million(keys), *numbers])
+            if workload != "memory":
+                bars.append(Bar(f"{workload}, {million(keys)} keys", ours / peer))
+    pages[DOCS / "images" / "bench-table.svg"] = bar_chart(
+        "tfra.Table and TFRA 0.8.1", "keys per second, of TFRA", bars, TIMES
+    )
+    text = """`tfra.Table` on NumPy arrays against TensorFlow Recommenders Addons 0.8.1 on its
+tensors, rows of 32 floats, 65,536 keys a call (`bench/compare.py`)."""
+    lines = table(["workload", "keys", "TFRA", "tfra", "ratio"], rows)
+    return section("Table", text, results, ("Ratios to TFRA", "bench-table.svg"), lines)
+
+
+def variable(pages: Pages) -> list[str]:
+    """`Variable` against the peer's and `tf.gather`."""
+    results = read("variable")
+    figures, rows, bars = best(results), [], []
+    for keys in sorted({place[0] for place in figures}):
+        for line in compare_variable.LINES:
+            ours, other = (
+                figures.get((keys, line.workload, system)) for system in ("tfra", line.against)
+            )
+            if ours is None or other is None:
+                continue
+            numbers = [
+                f"{other / line.unit:.2f}",
+                f"{ours / line.unit:.2f}",
+                f"{ours / other:.2f}x",
+            ]
+            goal = at_least(line.goal, line.workload == "memory")
+            rows.append([line.title, million(keys), *numbers, goal])
+            if line.workload != "memory":
+                bars.append(Bar(line.title.rsplit(",", 1)[0], ours / other, line.goal))
+    pages[DOCS / "images" / "bench-variable.svg"] = bar_chart(
+        "Variable, TFRA 0.8.1 and tf.gather", "rate, of the other", bars, TIMES
+    )
+    text = """`tfra.dynamic_embedding.Variable` against TFRA's, and against `tf.gather` from a dense
+tensor, rows of 32 floats (`bench/compare_variable.py`)."""
+    lines = table(["workload", "keys", "other", "tfra", "ratio", "goal"], rows)
+    return section("Variable", text, results, ("Ratios to others", "bench-variable.svg"), lines)
+
+
+def training(pages: Pages) -> list[str]:
+    """Training against the peer, static Keras, torch and FBGEMM."""
+    results = read("training")
+    figures, rows, bars = best(results), [], []
+    for line in compare_training.LINES:
+        for keys, dim in sorted({(k, d) for k, _, _ in figures for d in compare_training.DIMS}):
+            ours, other = (
+                figures.get((keys, f"{workload}_{dim}", system))
+                for workload, system in (line.ours, line.other)
+            )
+            if ours is None or other is None:
+                continue
+            ratio = other / ours if line.at_most else ours / other
+            numbers = [f"{other / line.unit:.2f}", f"{ours / line.unit:.2f}", f"{ratio:.2f}x"]
+            goal = at_least(line.goal, line.at_most)
+            rows.append([line.title, str(dim), *numbers, goal])
+            if not line.at_most:
+                name = line.title.removesuffix(", k examples/s").removesuffix(", M ids/s")
+                bars.append(Bar(f"{name}, dim {dim}", ratio, line.goal))
+    pages[DOCS / "images" / "bench-training.svg"] = bar_chart(
+        "Training", "rate, of the other", bars, TIMES
+    )
+    text = """A stream like Criteo's: 26 features, skewed ids, of which a fifth are new, tables of 2
+million keys that grow (`bench/compare_training.py`). Rates are thousands of examples or millions of
+ids per second."""
+    lines = table(["what", "dim", "other", "tfra", "ratio", "goal"], rows)
+    return section("Training", text, results, ("Ratios to others", "bench-training.svg"), lines)
+
+
+def generate() -> Pages:
+    """Returns the text of each file, by its path."""
+    pages: Pages = {}
+    parts = [part for make in (engine, numpy_table, variable, training) for part in make(pages)]
+    pages[DOCS / "benchmarks.md"] = INTRODUCTION + "\n".join(parts).rstrip() + "\n"
+    return pages
+
+
+def main() -> int:
+    """Writes or checks the files; returns the exit code."""
+    pages = generate()
+    if "--check" in sys.argv[1:]:
+        old = [p for p, text in pages.items() if not p.exists() or p.read_text() != text]
+        for path in old:
+            print(f"{path.relative_to(ROOT)} is not what tools/bench_page.py writes")
+        return 1 if old else 0
+    for path, text in pages.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
