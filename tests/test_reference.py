@@ -13,16 +13,19 @@ from pages import ROOT
 
 MODULES = (
     "tfra",
+    "tfra.admission",
     "tfra.initializers",
     "tfra.optimizers",
     "tfra.dynamic_embedding",
     "tfra.dynamic_embedding.data_flow",
     "tfra.dynamic_embedding.keras",
+    "tfra.dynamic_embedding.keras.callbacks",
     "tfra.dynamic_embedding.keras.layers",
     "tfra.dynamic_embedding.keras.layers.embedding",
     "tfra.dynamic_embedding.keras.optimizers",
     "tfra.dynamic_embedding.math",
     "tfra.dynamic_embedding.shadow_ops",
+    "tfra.dynamic_embedding.tensorboard",
 )
 TEXT = "\n".join(page.read_text() for page in sorted(ROOT.glob("docs/reference/*.md")))
 DIRECTIVES = re.findall(r"^::: (\S+)$", TEXT, re.MULTILINE)

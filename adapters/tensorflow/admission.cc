@@ -81,6 +81,9 @@ void RestoreAdmission(void*, TF_OpKernelContext* op) {
     const auto n = static_cast<int64_t>(keys.size());
     const Tensor seen = context.Input(2), filter = context.Input(3), parts = context.Input(4);
     const int32_t part = *context.Input(5).data<const int32_t>();
+    const int32_t part_count = *context.Input(6).data<const int32_t>();
+    // Where every key may enter, nothing need be known of those that waited.
+    if (table->options().admission.kind == AdmissionKind::kAll) return;
     RequireShape(seen, {n, 2}, "how often keys were seen");
     if (parts.elements() != 0) RequireShape(parts, {n}, "parts");
     const auto* part_of = parts.elements() != 0 ? parts.data<const int32_t>() : nullptr;
@@ -97,7 +100,8 @@ void RestoreAdmission(void*, TF_OpKernelContext* op) {
     }
     const auto* bytes = filter.data<const std::byte>();
     state.filter.assign(bytes, bytes + filter.elements());
-    Check(table->RestoreAdmission(state));
+    Check(table->RestoreAdmission(state, static_cast<uint32_t>(part),
+                                  static_cast<uint32_t>(part_count)));
   });
 }
 

@@ -93,7 +93,7 @@ void SetClock(void*, TF_OpKernelContext* context);
 void ExportPart(void*, TF_OpKernelContext* context);
 // tables -> keys, seen, filter
 void SnapshotAdmission(void*, TF_OpKernelContext* context);
-// table, keys, seen, filter, parts (or none), part
+// table, keys, seen, filter, parts (or none), part, part_count
 void RestoreAdmission(void*, TF_OpKernelContext* context);
 // -> the number of tables in this process
 void CountTables(void*, TF_OpKernelContext* context);

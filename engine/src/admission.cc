@@ -5,12 +5,52 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "keys.h"
 #include "waiting_keys.h"
 
 namespace tfra {
 namespace {
+
+Status OtherRule(const char* expected) {
+  return Status::InvalidArgument(std::string("expected the state of admission by ") + expected +
+                                 ", received that of another rule");
+}
+
+// What the states of filters begin with, to tell them apart.
+struct StateHeader {
+  uint32_t kind;
+  uint32_t shape;
+  uint64_t bytes;  // That follow.
+
+  bool operator==(const StateHeader&) const = default;
+};
+
+void SaveState(const StateHeader& header, AdmissionState* state) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+  state->filter.insert(state->filter.end(), bytes, bytes + sizeof(header));
+}
+
+// Calls load(bytes) for each state that counts. Returns false, before that, unless all are of that
+// kind.
+template <typename LoadOne>
+bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t part,
+                uint32_t parts, LoadOne&& load) {
+  const size_t one = sizeof(header) + header.bytes;
+  if (!state.seen.empty() || state.filter.size() % one != 0) return false;
+  const size_t count = state.filter.size() / one;
+  for (size_t i = 0; i < count; ++i) {
+    StateHeader there;
+    std::memcpy(&there, state.filter.data() + i * one, sizeof(there));
+    if (!(there == header)) return false;
+  }
+  const bool own = parts > 1 && count == parts;
+  for (size_t i = own ? part : 0; i < (own ? part + 1 : count); ++i) {
+    load(state.filter.data() + i * one + sizeof(header));
+  }
+  return true;
+}
 
 // Exact counts.
 class MinCountAdmission final : public Admission {
@@ -31,6 +71,9 @@ class MinCountAdmission final : public Admission {
     return true;
   }
 
+  void Forget(uint32_t shard, uint64_t word, std::string_view bytes) override {
+    waiting_[shard]->Remove(word, bytes);
+  }
   void Expire(uint32_t shard, uint32_t before) override { waiting_[shard]->RemoveBefore(before); }
 
   uint64_t waiting() const override {
@@ -61,7 +104,8 @@ class MinCountAdmission final : public Admission {
     }
   }
 
-  Status Load(const AdmissionState& state) override {
+  Status Load(const AdmissionState& state, uint32_t, uint32_t) override {
+    if (!state.filter.empty()) return OtherRule("exact counts");
     const size_t n = words_are_hashes_ ? state.string_keys.size() : state.int_keys.size();
     if (n != state.seen.size()) {
       return Status::InvalidArgument("expected a count for each of " + std::to_string(n) +
@@ -127,32 +171,40 @@ class BloomAdmission final : public Admission {
   }
 
   void Save(AdmissionState* state) const override {
-    state->filter.reserve(state->filter.size() + bytes());
+    state->filter.reserve(state->filter.size() + sizeof(StateHeader) + bytes());
+    SaveState(header(), state);
     for (const auto& filter : filters_) {
       state->filter.insert(state->filter.end(), filter.begin(), filter.end());
     }
   }
 
-  Status Load(const AdmissionState& state) override {
-    if (state.filter.size() % bytes() != 0) {
-      return Status::InvalidArgument("expected the state of a Bloom filter of " +
-                                     std::to_string(bytes()) + " bytes, received " +
-                                     std::to_string(state.filter.size()) + " bytes");
-    }
-    Clear();
-    // Filters of tables that had different keys: the larger counter serves the keys of both.
-    for (size_t from = 0; from < state.filter.size(); from += shape_.ShardBytes()) {
-      std::byte* filter = filters_[from / shape_.ShardBytes() % kShards].data();
-      for (uint64_t i = 0; i < shape_.counters; ++i) {
-        Set(filter, i, std::max(Get(filter, i), Get(state.filter.data() + from, i)));
+  Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) override {
+    bool first = true;
+    const bool fits = LoadStates(header(), state, part, parts, [&](const std::byte* from) {
+      if (std::exchange(first, false)) Clear();
+      for (auto& filter : filters_) {
+        // Of tables that had different keys: the larger counter serves the keys of both.
+        for (uint64_t i = 0; i < shape_.counters; ++i) {
+          Set(filter.data(), i, std::max(Get(filter.data(), i), Get(from, i)));
+        }
+        from += filter.size();
       }
+    });
+    if (!fits) {
+      return OtherRule(("a Bloom filter of " + std::to_string(bytes()) + " bytes").c_str());
     }
+    if (first) Clear();
     return Status::Ok();
   }
 
   static constexpr uint32_t kMaxHashes = 64;
 
  private:
+  StateHeader header() const {
+    return {static_cast<uint32_t>(AdmissionKind::kBloomFilter), shape_.bits << 16 | shape_.hashes,
+            bytes()};
+  }
+
   uint32_t Get(const std::byte* filter, uint64_t i) const {
     if (shape_.bits == 4) return std::to_integer<uint32_t>(filter[i / 2] >> (i % 2 * 4)) & 15;
     if (shape_.bits == 8) return std::to_integer<uint32_t>(filter[i]);
@@ -198,26 +250,28 @@ class RandomAdmission final : public Admission {
   void Clear() override { draws_.fill(0); }
 
   void Save(AdmissionState* state) const override {
+    SaveState(header(), state);
     const auto* bytes = reinterpret_cast<const std::byte*>(draws_.data());
     state->filter.insert(state->filter.end(), bytes, bytes + sizeof(draws_));
   }
 
-  Status Load(const AdmissionState& state) override {
-    if (state.filter.size() % sizeof(draws_) != 0) {
-      return Status::InvalidArgument("expected the state of admission by chance, " +
-                                     std::to_string(sizeof(draws_)) + " bytes, received " +
-                                     std::to_string(state.filter.size()) + " bytes");
-    }
-    Clear();
-    for (size_t from = 0; from < state.filter.size(); from += sizeof(draws_)) {
+  Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) override {
+    std::array<uint64_t, kShards> loaded{};
+    const bool fits = LoadStates(header(), state, part, parts, [&](const std::byte* from) {
       std::array<uint64_t, kShards> draws;
-      std::memcpy(draws.data(), state.filter.data() + from, sizeof(draws));
-      for (uint32_t s = 0; s < kShards; ++s) draws_[s] = std::max(draws_[s], draws[s]);
-    }
+      std::memcpy(draws.data(), from, sizeof(draws));
+      for (uint32_t s = 0; s < kShards; ++s) loaded[s] = std::max(loaded[s], draws[s]);
+    });
+    if (!fits) return OtherRule("chance");
+    draws_ = loaded;
     return Status::Ok();
   }
 
  private:
+  StateHeader header() const {
+    return {static_cast<uint32_t>(AdmissionKind::kProbability), 0, sizeof(draws_)};
+  }
+
   const double probability_;
   const uint64_t seed_;
   const bool words_are_hashes_;
@@ -226,6 +280,7 @@ class RandomAdmission final : public Admission {
 
 }  // namespace
 
+void Admission::Forget(uint32_t, uint64_t, std::string_view) {}
 void Admission::Expire(uint32_t, uint32_t) {}
 
 FilterShape FilterShape::For(const AdmissionSpec& spec) {

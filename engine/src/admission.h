@@ -35,6 +35,8 @@ class Admission {
   // how often it was, as far as that is known. Throws std::bad_alloc. REQUIRES: the shard's mutex.
   virtual bool Admit(uint32_t shard, uint64_t word, std::string_view bytes, uint32_t now,
                      uint32_t* seen) = 0;
+  // A key has entered without being asked. REQUIRES: the shard's mutex.
+  virtual void Forget(uint32_t shard, uint64_t word, std::string_view bytes);
   // Forgets keys last seen before a time. REQUIRES: the shard's mutex.
   virtual void Expire(uint32_t shard, uint32_t before);
 
@@ -45,9 +47,10 @@ class Admission {
   // The rest REQUIRES all mutexes.
   virtual void Clear() = 0;
   virtual void Save(AdmissionState* state) const = 0;
-  // Takes a state in place of what is there. Unless it fits, nothing changes. Throws
+  // Takes a state in place of what is there: of one table, or of several, of which only that of
+  // number `part` is taken if there are `parts` of them. Unless it fits, nothing changes. Throws
   // std::bad_alloc.
-  virtual Status Load(const AdmissionState& state) = 0;
+  virtual Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) = 0;
 };
 
 }  // namespace tfra

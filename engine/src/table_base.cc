@@ -141,10 +141,14 @@ Status TableBase::ExportAdmission(AdmissionState* state) try {
 }
 TFRA_CATCH_BAD_ALLOC
 
-Status TableBase::RestoreAdmission(const AdmissionState& state) try {
-  if (admission_ == nullptr) return Status::Ok();
+Status TableBase::RestoreAdmission(const AdmissionState& state, uint32_t part, uint32_t parts) try {
+  if (admission_ == nullptr) {
+    if (state.seen.empty() && state.filter.empty()) return Status::Ok();
+    return Status::InvalidArgument(
+        "expected no state of admission in a table that lets every key in, received one");
+  }
   const ShardLocks locks(shards_.get(), kAllShards);
-  return admission_->Load(state);
+  return admission_->Load(state, part, parts);
 }
 TFRA_CATCH_BAD_ALLOC
 

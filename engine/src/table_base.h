@@ -52,7 +52,7 @@ class TableBase : public Table {
   Status Reserve(int64_t keys) override;
   Status Shrink() override;
   Status ExportAdmission(AdmissionState* state) override;
-  Status RestoreAdmission(const AdmissionState& state) override;
+  Status RestoreAdmission(const AdmissionState& state, uint32_t part, uint32_t parts) override;
   uint32_t clock() const override;
   void SetClock(uint32_t now) override { clock_.store(now); }
   TableStats stats() const override;

@@ -225,8 +225,12 @@ Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Sha
       return Status::OutOfMemory("out of memory for counting keys that wait to enter");
     }
   }
+  if (rule == NewKeys::kInsert && admission_ != nullptr) {
+    admission_->Forget(ShardOf(hash), words[i], words.bytes(i));
+  }
   if (enters) return InsertRow(words, i, hash, shard, seen, op, new_keys, tally);
-  ++tally->refused;
+  // What Accumulate leaves alone it has always ignored.
+  ++(std::is_same_v<Op, AccumulateOp> ? tally->ignored : tally->refused);
   return Status::Ok();
 }
 

@@ -12,7 +12,7 @@
 namespace {
 
 // A machine that has not even this much left may do what it likes.
-constexpr size_t kSmall = 512;
+constexpr size_t kSmall = 1024;
 
 std::atomic<int64_t> news_until_failure{-1};  // Negative: none fails.
 

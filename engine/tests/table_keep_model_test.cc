@@ -1,14 +1,13 @@
 // Which keys enter, stay and leave: random histories on a table and on a model of it.
 //
-// The model knows keys, metadata, keys that wait, and counters. Values and slots it has from a
-// plain table, without metadata and admission, which is told only what the model says got through.
+// KeyModel knows keys, metadata, keys that wait, and counters. Values and slots are compared with
+// those of a plain table, without metadata and admission, which is told only what got through.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
-#include <set>
 
-#include "whole_rows.h"
+#include "key_model.h"
 
 namespace tfra::test {
 namespace {
@@ -17,7 +16,7 @@ class KeepModel {
  public:
   // min_count: 0 for no admission.
   KeepModel(KeyType key_type, ValueType type, uint32_t min_count, uint64_t seed)
-      : key_type_(key_type), type_(type), min_count_(min_count), random_(seed) {
+      : key_type_(key_type), type_(type), random_(seed), keys_{min_count} {
     TableOptions options = OptionsOf(key_type, type, kDim);
     if (IsFloating(type)) {
       options.rule.kind = RuleKind::kAdam;
@@ -28,32 +27,28 @@ class KeepModel {
     if (min_count > 0) options.admission.kind = AdmissionKind::kMinCount;
     options.admission.min_count = std::max(min_count, 1u);
     table_ = MakeTable(options);
-    table_->SetClock(now_);
+    table_->SetClock(keys_.now);
   }
 
   void Run(int operations) {
     const int failures = FailureCount();
     // One wrong step makes all later ones wrong.
     for (int step = 0; step < operations && FailureCount() == failures; ++step) {
-      if (Pick(3) == 0) table_->SetClock(now_ += static_cast<uint32_t>(Pick(3)));
+      if (Pick(3) == 0) table_->SetClock(keys_.now += static_cast<uint32_t>(Pick(3)));
       const char* what = Step();
       Compare();
       if (FailureCount() != failures) {
         std::printf("  step %d, %s, %s keys, %s, count %u\n", step, what,
-                    key_type_ == KeyType::kString ? "string" : "int", NameOf(type_), min_count_);
+                    key_type_ == KeyType::kString ? "string" : "int", NameOf(type_),
+                    keys_.min_count);
       }
     }
   }
 
  private:
-  static constexpr size_t kDim = 2;
+  static constexpr size_t kDim = KeyModel::kDim;
 
-  struct Call {
-    std::vector<int64_t> numbers;
-    std::vector<int> elements;  // (n, kDim)
-    NewKeys new_keys = NewKeys::kInsert;
-    std::vector<size_t> places = {};  // Of a part of another call: where its keys are in that.
-  };
+  using Call = KeyModel::Call;
 
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
@@ -61,6 +56,22 @@ class KeepModel {
   TestRows Rows(const Call& call) const {
     return TestRows::Make(type_, call.numbers.size(), kDim,
                           [&](size_t i, size_t j) { return call.elements[i * kDim + j]; });
+  }
+
+  // A function of the keys, so that a part of a call has the same slots as the whole.
+  std::vector<std::byte> SlotsOf(const Call& call) const {
+    std::vector<std::byte> bytes;
+    for (int64_t number : call.numbers) {
+      for (size_t j = 0; j < table_->slot_elements(); ++j) {
+        const double wide = std::fabs(static_cast<double>(number)) + 0.5;
+        const float narrow = static_cast<float>(wide);
+        const bool is_wide = ComputeType(type_) == ValueType::kFloat64;
+        const auto* from = is_wide ? reinterpret_cast<const std::byte*>(&wide)
+                                   : reinterpret_cast<const std::byte*>(&narrow);
+        bytes.insert(bytes.end(), from, from + SizeOf(ComputeType(type_)));
+      }
+    }
+    return bytes;
   }
 
   const char* Step() {
@@ -101,93 +112,18 @@ class KeepModel {
     }
   }
 
-  // What a call does to keys, metadata and counters. updates(i), inserts(i): what it does with a
-  // key that is there, and with one that is not. Returns what of the call gets through.
-  template <typename Updates, typename Inserts>
-  Call Write(const Call& call, bool distinct, const RowMetadata* metadata, Updates&& updates,
-             Inserts&& inserts) {
-    std::set<int64_t> met, refused;
-    for (size_t i = 0; i < call.numbers.size(); ++i) {
-      const int64_t key = call.numbers[i];
-      if (!met.insert(key).second && distinct) continue;
-      auto row = rows_.find(key);
-      if (row == rows_.end()) {
-        if (!inserts(i)) {
-          ++counters_.ignored;
-          continue;
-        }
-        uint32_t seen = 0;
-        if (refused.contains(key) || !Enters(key, call.new_keys, &seen)) {
-          refused.insert(key);
-          ++counters_.refused;
-          continue;
-        }
-        ++counters_.inserts;
-        row = rows_.emplace(key, std::pair(now_, seen - 1)).first;
-      } else if (!updates(i)) {
-        ++counters_.ignored;
-        continue;
-      } else {
-        ++counters_.updates;
-      }
-      row->second = {now_, row->second.second + 1};
-      if (metadata != nullptr) row->second = {metadata[i].time, metadata[i].count};
-    }
-    Call through;
-    for (size_t i = 0; i < call.numbers.size(); ++i) {
-      if (refused.contains(call.numbers[i])) continue;
-      through.numbers.push_back(call.numbers[i]);
-      for (size_t j = 0; j < kDim; ++j) through.elements.push_back(call.elements[i * kDim + j]);
-      through.places.push_back(i);
-    }
-    return through;
-  }
-  Call Write(const Call& call, bool distinct, const RowMetadata* metadata = nullptr) {
-    const auto always = [](size_t) { return true; };
-    return Write(call, distinct, metadata, always, always);
-  }
-
-  // seen: how often the key was seen, if it enters.
-  bool Enters(int64_t key, NewKeys new_keys, uint32_t* seen) {
-    *seen = 1;
-    if (new_keys == NewKeys::kDrop) return false;
-    if (new_keys == NewKeys::kAdmit && min_count_ > 0) {
-      auto& waiting = waiting_[key];
-      waiting = {now_, waiting.second + 1};
-      *seen = waiting.second;
-      if (*seen < min_count_) return false;
-    }
-    waiting_.erase(key);
-    return true;
-  }
-
   void Assign(const Call& call) {
     std::vector<RowMetadata> metadata(call.numbers.size());
     for (RowMetadata& row : metadata) {
-      row = {now_ - static_cast<uint32_t>(Pick(5)), static_cast<uint32_t>(Pick(4))};
+      row = {keys_.now - static_cast<uint32_t>(Pick(5)), static_cast<uint32_t>(Pick(4))};
     }
     const RowMetadata* given = Pick(3) == 0 ? metadata.data() : nullptr;
     const bool with_slots = table_->slot_elements() > 0 && Pick(2) == 0;
-    // Slots that are a function of the key serve also the part of the call that gets through.
-    const auto slots_of = [&](const Call& of) {
-      std::vector<std::byte> bytes;
-      for (int64_t number : of.numbers) {
-        for (size_t j = 0; j < table_->slot_elements(); ++j) {
-          const double wide = std::fabs(static_cast<double>(number)) + 0.5;
-          const float narrow = static_cast<float>(wide);
-          const bool is_wide = ComputeType(type_) == ValueType::kFloat64;
-          const auto* from = is_wide ? reinterpret_cast<const std::byte*>(&wide)
-                                     : reinterpret_cast<const std::byte*>(&narrow);
-          bytes.insert(bytes.end(), from, from + SizeOf(ComputeType(type_)));
-        }
-      }
-      return bytes;
-    };
-    const std::vector<std::byte> slots = slots_of(call);
+    const std::vector<std::byte> slots = SlotsOf(call);
     CHECK_OK(table_->Assign(Keys(call.numbers).batch(), Rows(call).in(),
                             with_slots ? slots.data() : nullptr, given, call.new_keys));
-    const Call through = Write(call, false, given);
-    const std::vector<std::byte> some = slots_of(through);
+    const Call through = keys_.Write(call, false, given);
+    const std::vector<std::byte> some = SlotsOf(through);
     CHECK_OK(plain_->Assign(Keys(through.numbers).batch(), Rows(through).in(),
                             with_slots ? some.data() : nullptr));
   }
@@ -197,7 +133,7 @@ class KeepModel {
     for (size_t i = 0; i < call.numbers.size(); ++i) exists.Set(i, Pick(2) == 0);
     CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(),
                                 call.new_keys));
-    const Call through = Write(
+    const Call through = keys_.Write(
         call, false, nullptr, [&](size_t i) { return exists[i]; },
         [&](size_t i) { return !exists[i]; });
     Flags some(through.places.size());
@@ -206,10 +142,14 @@ class KeepModel {
   }
 
   void AddToRows(const Call& call) {
-    CHECK_OK(
-        table_->AddToRows(Keys(call.numbers).batch(), Rows(call).in(), nullptr, call.new_keys));
-    const Call through = Write(call, false);
-    CHECK_OK(plain_->AddToRows(Keys(through.numbers).batch(), Rows(through).in(), nullptr));
+    const bool with_slots = Pick(2) == 0;
+    const std::vector<std::byte> slots = SlotsOf(call);
+    CHECK_OK(table_->AddToRows(Keys(call.numbers).batch(), Rows(call).in(),
+                               with_slots ? slots.data() : nullptr, call.new_keys));
+    const Call through = keys_.Write(call, false);
+    const std::vector<std::byte> some = SlotsOf(through);
+    CHECK_OK(plain_->AddToRows(Keys(through.numbers).batch(), Rows(through).in(),
+                               with_slots ? some.data() : nullptr));
   }
 
   void ApplyGradients(const Call& call) {
@@ -218,7 +158,7 @@ class KeepModel {
     params.step = 1 + Pick(10);
     CHECK_OK(table_->ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_, params,
                                     call.new_keys));
-    const Call through = Write(call, true);
+    const Call through = keys_.Write(call, true);
     CHECK_OK(
         plain_->ApplyGradients(Keys(through.numbers).batch(), Rows(through).in(), type_, params));
   }
@@ -226,7 +166,7 @@ class KeepModel {
   void Touch(const Call& call) {
     CHECK_OK(table_->Touch(Keys(call.numbers).batch(), call.new_keys));
     // New rows have what a lookup says of keys that are not there; others stay as they are.
-    const TestKeys keys = Keys(Write(call, true).numbers);
+    const TestKeys keys = Keys(keys_.Write(call, true).numbers);
     TestRows values(type_, keys.size(), kDim);
     std::vector<double> slots(keys.size() * plain_->slot_elements());
     CHECK_OK(plain_->LookupRows(keys.batch(), values.out(), slots.data()));
@@ -237,13 +177,13 @@ class KeepModel {
     size_t removed = 0;
     CHECK_OK(table_->Remove(Keys(call.numbers).batch(), &removed));
     CHECK_EQ(removed, Drop(call.numbers));
-    counters_.removals += removed;
+    keys_.counters.removals += removed;
   }
 
   // Takes keys out of the model; returns how many of them were there.
   uint64_t Drop(const std::vector<int64_t>& keys) {
     uint64_t dropped = 0;
-    for (int64_t key : keys) dropped += rows_.erase(key);
+    for (int64_t key : keys) dropped += keys_.rows.erase(key);
     size_t removed = 0;
     CHECK_OK(plain_->Remove(Keys(keys).batch(), &removed));
     CHECK_EQ(removed, dropped);
@@ -258,9 +198,9 @@ class KeepModel {
     TestRows values(type_, keys.size(), kDim);
     CHECK_OK(table_->Lookup(keys.batch(), {}, values.out(), nullptr));
     for (size_t i = 0; i < keys.size(); ++i) {
-      const auto row = rows_.find(call.numbers[i]);
-      const bool found = row != rows_.end();
-      ++(found ? counters_.hits : counters_.misses);
+      const auto row = keys_.rows.find(call.numbers[i]);
+      const bool found = row != keys_.rows.end();
+      ++(found ? keys_.counters.hits : keys_.counters.misses);
       CHECK_EQ(exists[i], found);
       CHECK_EQ(metadata[i].time, found ? row->second.first : 0);
       CHECK_EQ(metadata[i].count, found ? row->second.second : 0);
@@ -271,7 +211,7 @@ class KeepModel {
   // with the same rows keeps the same ones.
   void Restrict() {
     const Ranking ranking = Pick(2) == 0 ? Ranking::kNewest : Ranking::kMostFrequent;
-    const int size = static_cast<int>(rows_.size());
+    const int size = static_cast<int>(keys_.rows.size());
     const uint64_t keep =
         static_cast<uint64_t>(Pick(3) == 0 ? Pick(size + 20) : size - Pick(size / 8 + 1));
     using Rank = std::pair<uint32_t, uint32_t>;
@@ -279,7 +219,7 @@ class KeepModel {
       return ranking == Ranking::kNewest ? row : Rank(row.second, row.first);
     };
     std::vector<Rank> ranks;
-    for (const auto& [key, row] : rows_) ranks.push_back(rank_of(row));
+    for (const auto& [key, row] : keys_.rows) ranks.push_back(rank_of(row));
     std::sort(ranks.begin(), ranks.end());
     const uint64_t gone = ranks.size() > keep ? ranks.size() - keep : 0;
 
@@ -292,7 +232,7 @@ class KeepModel {
     const RowsMap left = RowsOf(*table_);
     CHECK(left == RowsOf(*twin));
     std::vector<int64_t> absent;
-    for (const auto& [key, row] : rows_) {
+    for (const auto& [key, row] : keys_.rows) {
       const bool there = left.contains(key);
       if (!there) absent.push_back(key);
       if (gone > 0 && rank_of(row) < ranks[gone - 1]) CHECK(!there);
@@ -300,20 +240,20 @@ class KeepModel {
     }
     CHECK_EQ(absent.size(), gone);
     Drop(absent);
-    counters_.evictions += gone;
-    ++counters_.restrict_runs;
+    keys_.counters.evictions += gone;
+    ++keys_.counters.restrict_runs;
   }
 
   void Expire() {
     ExpiryRule rule;
-    if (Pick(3) > 0) rule.written_before = now_ - static_cast<uint32_t>(Pick(30));
+    if (Pick(3) > 0) rule.written_before = keys_.now - static_cast<uint32_t>(Pick(30));
     if (IsFloating(type_) && Pick(2) == 0) {
       rule.norm_below = std::vector<double>{0.02, 0.07, 1.2, 2.1}[random_() % 4];
       rule.norm_writes = static_cast<uint32_t>(Pick(6));
     }
     const std::map<int64_t, double> norms = Norms();
     std::vector<int64_t> old;
-    for (const auto& [key, row] : rows_) {
+    for (const auto& [key, row] : keys_.rows) {
       const bool late = row.first < rule.written_before;
       const bool small = rule.norm_below > 0 && norms.at(key) < rule.norm_below;
       if (late || (small && row.second >= rule.norm_writes)) old.push_back(key);
@@ -321,8 +261,8 @@ class KeepModel {
     uint64_t expired = 0;
     CHECK_OK(table_->Expire(rule, &expired));
     CHECK_EQ(expired, Drop(old));
-    counters_.expirations += expired;
-    std::erase_if(waiting_,
+    keys_.counters.expirations += expired;
+    std::erase_if(keys_.waiting,
                   [&](const auto& key) { return key.second.first < rule.written_before; });
   }
 
@@ -335,8 +275,8 @@ class KeepModel {
 
   void Histograms() {
     RowHistograms expected, found;
-    for (const auto& [key, row] : rows_) {
-      ++expected.age[std::bit_width(now_ - row.first)];
+    for (const auto& [key, row] : keys_.rows) {
+      ++expected.age[std::bit_width(keys_.now - row.first)];
       ++expected.writes[std::bit_width(row.second)];
     }
     for (const auto& [key, norm] : Norms()) {
@@ -352,11 +292,11 @@ class KeepModel {
   const char* Rare() {
     switch (Pick(12)) {
       case 0:
-        counters_.removals += rows_.size();
+        keys_.counters.removals += keys_.rows.size();
         CHECK_OK(table_->Clear());
         CHECK_OK(plain_->Clear());
-        rows_.clear();
-        waiting_.clear();
+        keys_.rows.clear();
+        keys_.waiting.clear();
         return "Clear";
       case 1:
         CHECK_OK(table_->Shrink());
@@ -365,20 +305,20 @@ class KeepModel {
         std::unique_ptr<Table> copy;
         CHECK_OK(table_->CopyWithRule(table_->options().rule, true, &copy));
         table_ = std::move(copy);
-        CHECK_EQ(table_->clock(), now_);
+        CHECK_EQ(table_->clock(), keys_.now);
         return "CopyWithRule";
       }
       case 3: {
-        const uint32_t before = now_ - static_cast<uint32_t>(Pick(20));
+        const uint32_t before = keys_.now - static_cast<uint32_t>(Pick(20));
         uint64_t removed = 0;
         CHECK_OK(
             table_->RemoveIf([&](const RowMetadata& row) { return row.time < before; }, &removed));
         std::vector<int64_t> old;
-        for (const auto& [key, row] : rows_) {
+        for (const auto& [key, row] : keys_.rows) {
           if (row.first < before) old.push_back(key);
         }
         CHECK_EQ(removed, Drop(old));
-        counters_.removals += removed;
+        keys_.counters.removals += removed;
         return "RemoveIf";
       }
       case 4:
@@ -396,35 +336,32 @@ class KeepModel {
   void Compare() {
     const ExportBatch batch = Exported(*table_);
     CHECK(RowsOf(*table_) == RowsOf(*plain_));
-    CHECK(MetadataOf(NumbersOf(batch.int_keys, batch.string_keys), batch.metadata) == rows_);
+    CHECK(MetadataOf(NumbersOf(batch.int_keys, batch.string_keys), batch.metadata) == keys_.rows);
     AdmissionState state;
     CHECK_OK(table_->ExportAdmission(&state));
-    CHECK(MetadataOf(NumbersOf(state.int_keys, state.string_keys), state.seen) == waiting_);
+    CHECK(MetadataOf(NumbersOf(state.int_keys, state.string_keys), state.seen) == keys_.waiting);
 
     const TableStats stats = table_->stats();
-    CHECK_EQ(stats.size, rows_.size());
-    CHECK_EQ(stats.hits, counters_.hits);
-    CHECK_EQ(stats.misses, counters_.misses);
-    CHECK_EQ(stats.inserts, counters_.inserts);
-    CHECK_EQ(stats.updates, counters_.updates);
-    CHECK_EQ(stats.removals, counters_.removals);
-    CHECK_EQ(stats.ignored, counters_.ignored);
-    CHECK_EQ(stats.refused, counters_.refused);
-    CHECK_EQ(stats.evictions, counters_.evictions);
-    CHECK_EQ(stats.expirations, counters_.expirations);
-    CHECK_EQ(stats.restrict_runs, counters_.restrict_runs);
-    CHECK_EQ(stats.waiting, waiting_.size());
+    CHECK_EQ(stats.size, keys_.rows.size());
+    CHECK_EQ(stats.hits, keys_.counters.hits);
+    CHECK_EQ(stats.misses, keys_.counters.misses);
+    CHECK_EQ(stats.inserts, keys_.counters.inserts);
+    CHECK_EQ(stats.updates, keys_.counters.updates);
+    CHECK_EQ(stats.removals, keys_.counters.removals);
+    CHECK_EQ(stats.ignored, keys_.counters.ignored);
+    CHECK_EQ(stats.refused, keys_.counters.refused);
+    CHECK_EQ(stats.evictions, keys_.counters.evictions);
+    CHECK_EQ(stats.expirations, keys_.counters.expirations);
+    CHECK_EQ(stats.restrict_runs, keys_.counters.restrict_runs);
+    CHECK_EQ(stats.waiting, keys_.waiting.size());
     CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
   }
 
   const KeyType key_type_;
   const ValueType type_;
-  const uint32_t min_count_;
   std::mt19937_64 random_;
   std::unique_ptr<Table> table_, plain_;
-  uint32_t now_ = 1000;
-  MetadataMap rows_, waiting_;
-  TableStats counters_;
+  KeyModel keys_;
 };
 
 void RunModels(KeyType key_type, uint64_t seed) {

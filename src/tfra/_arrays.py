@@ -72,6 +72,11 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return "string" if dtype == STRING else dtype.name
 
 
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Whether values of this dtype are floating numbers."""
+    return type_name(dtype) in ("float16", "bfloat16", "float32", "float64")
+
+
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of optimizer slots, and of gradients, of such values."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -40,12 +40,10 @@ class TableStats:
     Args:
         size: Keys in the table.
         capacity: Keys it can hold before the index grows.
-        load: `size / capacity`.
         index_bytes: Memory of the index.
         row_bytes: Memory of the rows, those of removed keys included until `shrink`.
         string_bytes: Memory of string keys and string values.
         admission_bytes: Memory of what is known of keys that have not entered.
-        lookups: Keys looked up: `hits + misses`.
         hits: Keys looked up that were there.
         misses: Keys looked up that were not.
         inserts: Keys that got a row.
@@ -57,6 +55,10 @@ class TableStats:
         expirations: Keys that left because they had expired.
         restrict_runs: How often `restrict` ran.
         waiting: Keys that were seen and have not entered, where they are known.
+
+    Attributes:
+        load: `size / capacity`.
+        lookups: Keys looked up: `hits + misses`.
     """
 
     size: int
@@ -93,10 +95,14 @@ class TableStats:
         """`hits / lookups`, or 0 before the first lookup."""
         return self.hits / self.lookups if self.lookups else 0.0
 
+    @classmethod
+    def figures(cls) -> tuple[str, ...]:
+        """The names of all figures."""
+        return (*(each.name for each in fields(cls)), "bytes", "hit_rate")
+
     def as_dict(self) -> dict[str, float]:
         """All figures by name, `bytes` and `hit_rate` included."""
-        figures = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**figures, "bytes": self.bytes, "hit_rate": self.hit_rate}
+        return {name: getattr(self, name) for name in self.figures()}
 
     @classmethod
     def from_counters(cls, counters: Sequence[Any]) -> TableStats:

@@ -85,6 +85,11 @@ class Table(TableUpkeep, Shown):
         )
         self._seed = arrays.integer(seed, "seed")
         self._optimizer = optimizers.get(optimizer)
+        if min_norm is not None and not arrays.is_floating(self._value_dtype):
+            raise TypeError(
+                "`min_norm` needs floating values. Received: a table of "
+                f"{arrays.type_name(self._value_dtype)}"
+            )
         self._ttl = checked_ttl(ttl)
         self._min_norm = checked_min_norm(min_norm)
         self._metadata = bool(metadata) or ttl is not None or min_norm is not None
@@ -299,6 +304,8 @@ class Table(TableUpkeep, Shown):
             packed = arrays.pack_slots(slots, self._slots, self._slot_dtype, shape)
         usage = None
         if metadata is not None:
+            if not self._metadata:
+                raise ValueError("`metadata` needs a table with metadata. Received: one without")
             usage = arrays.typed_array(metadata, (np.dtype(np.uint32),), (*shape, 2), "metadata")
             usage = arrays.raw_bytes(usage)
         self._native.assign(flat, rows, packed, usage)

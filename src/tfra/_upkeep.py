@@ -21,6 +21,7 @@ class TableUpkeep:
     _key_dtype: np.dtype[Any]
     _ttl: float | None
     _min_norm: float | None
+    _metadata: bool
 
     def touch(self, keys: Any) -> None:
         """Notes that keys were seen now: one more write, which changes no value.
@@ -87,6 +88,8 @@ class TableUpkeep:
         for name, number in (("num_reserved", keep), ("trigger", least)):
             if number < 0:
                 raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
+        if not self._metadata:
+            raise ValueError("`restrict` needs a table with metadata. Received: one without")
         if by not in ("time", "count"):
             raise ValueError(f"`by` must be 'time' or 'count'. Received: {by!r}")
         return 0 if self._native.size() <= least else self._native.restrict(keep, by == "time")

@@ -4,7 +4,9 @@ Most ids of a stream are seen once and never again; rows for them are memory and
 admission rule, a key that is not in the table enters it only when the rule lets it in. Until then
 lookups return its initial value, and gradients to it are dropped and counted
 (`TableStats.refused`). A key is seen once by each training step that has it, however often it is in
-the batch. Keys that are written by hand (`upsert`, `insert`) always enter.
+the batch. What a row knows of its updates, such as the frequency that `restrict` goes by, counts
+the times its key was seen before it entered. Keys that are written by hand (`upsert`, `insert`)
+always enter.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 __all__ = ["Admission", "CountingBloomFilter", "MinCount", "Probability", "deserialize", "get"]
 
@@ -56,13 +60,14 @@ class MinCount(Admission):
         min_count: 1 or more.
 
     Raises:
-        ValueError: If the number is out of range.
+        TypeError: If it is not an integer.
+        ValueError: If it is out of range.
     """
 
     min_count: int
 
     def __post_init__(self) -> None:
-        _check_count(self.min_count, 2**32 - 1)
+        _check_integer("min_count", self.min_count, 1, 2**32 - 1)
 
     def spec(self) -> dict[str, Any]:
         """The rule as the engine takes it."""
@@ -95,6 +100,7 @@ class CountingBloomFilter(Admission):
         error_rate: The probability of a mistake then, between 0 and 1.
 
     Raises:
+        TypeError: If a number is not one.
         ValueError: If a number is out of range.
     """
 
@@ -103,9 +109,9 @@ class CountingBloomFilter(Admission):
     error_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_count(self.min_count, 65535)
-        if isinstance(self.capacity, bool) or not 1 <= self.capacity <= 2**40:
-            raise ValueError(f"`capacity` must be between 1 and 2**40. Received: {self.capacity}")
+        _check_integer("min_count", self.min_count, 1, 65535)
+        _check_integer("capacity", self.capacity, 1, 2**40)
+        _check_number("error_rate", self.error_rate)
         if not 1e-15 <= self.error_rate < 1:
             raise ValueError(
                 f"`error_rate` must be at least 1e-15 and below 1. Received: {self.error_rate}"
@@ -148,6 +154,7 @@ class Probability(Admission):
         seed: An int.
 
     Raises:
+        TypeError: If a number is not one.
         ValueError: If the probability is out of range.
     """
 
@@ -155,6 +162,8 @@ class Probability(Admission):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _check_number("probability", self.probability)
+        _check_integer("seed", self.seed, -(2**63), 2**64 - 1)
         if not 0 <= self.probability <= 1:
             raise ValueError(f"`probability` must be between 0 and 1. Received: {self.probability}")
 
@@ -211,6 +220,13 @@ def deserialize(config: dict[str, Any]) -> Admission:
     return _BY_NAME[name](**config["config"])
 
 
-def _check_count(min_count: Any, most: int) -> None:
-    if isinstance(min_count, bool) or int(min_count) != min_count or not 1 <= min_count <= most:
-        raise ValueError(f"`min_count` must be an integer from 1 to {most}. Received: {min_count}")
+def _check_integer(name: str, number: Any, least: int, most: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise TypeError(f"`{name}` must be an integer. Received: {number!r}")
+    if not least <= number <= most:
+        raise ValueError(f"`{name}` must be between {least} and {most}. Received: {number}")
+
+
+def _check_number(name: str, number: Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
+        raise TypeError(f"`{name}` must be a number. Received: {number!r}")

@@ -235,8 +235,8 @@ def test_keys_that_wait_expire_and_are_cleared() -> None:
     ("error", "said", "make"),
     [
         (ValueError, "`min_count` .* 0", lambda: MinCount(0)),
-        (ValueError, "`min_count` .* 1.5", lambda: MinCount(1.5)),
-        (ValueError, "`min_count` .* True", lambda: MinCount(True)),
+        (TypeError, "`min_count` .* 1.5", lambda: MinCount(1.5)),
+        (TypeError, "`min_count` .* True", lambda: MinCount(True)),
         (ValueError, "`min_count` .* 4294967296", lambda: MinCount(2**32)),
         (ValueError, "`min_count` .* 65536", lambda: CountingBloomFilter(65536, capacity=10)),
         (ValueError, "`capacity` .* 0", lambda: CountingBloomFilter(2, capacity=0)),

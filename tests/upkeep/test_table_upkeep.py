@@ -238,14 +238,14 @@ def random_usage(count: int, kind: str) -> Array:
 @pytest.mark.parametrize("by", ["time", "count"])
 @pytest.mark.parametrize("kind", ["all equal", "few different", "all numbers"])
 def test_restrict_of_many_keys(key_dtype: str, kind: str, by: str) -> None:
-    count = 5000
+    count = 3000
     keys, usage = make_keys(key_dtype, np.arange(count)), random_usage(count, kind)
     values = np.arange(count, dtype=np.float32)[:, None]
     tables = [tfra.Table(1, key_dtype=key_dtype, metadata=True) for _ in range(2)]
     for table, order in zip(tables, (slice(None), slice(None, None, -1)), strict=True):
         table.upsert(keys[order], values[order], metadata=usage[order])
     known: dict[Any, Usage] = dict(zip(keys.tolist(), map(tuple, usage.tolist()), strict=True))
-    for keep in (count, 4321, 4320, 1000, 1, 0):
+    for keep in (count, 2321, 2320, 1000, 1, 0):
         before = {key: known[key] for key in tables[0].export()[0].tolist()}
         kept = []
         for table in tables:
@@ -354,7 +354,7 @@ def test_errors_say_what_was_received_and_change_nothing(
 def test_tables_without_metadata_say_so(call: Any) -> None:
     table = tfra.Table(1)
     table.upsert([1, 2], [[1.0], [2.0]])
-    with pytest.raises(ValueError, match=r"metadata.* received"):
+    with pytest.raises(ValueError, match=r"metadata.* [Rr]eceived"):
         call(table)
     assert len(table) == 2
 

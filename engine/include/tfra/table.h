@@ -155,7 +155,7 @@ struct TableStats {
   uint64_t updates = 0;  // Writes to rows that were there.
   uint64_t removals = 0;
   uint64_t ignored = 0;      // Keys that Accumulate was told to leave alone.
-  uint64_t refused = 0;      // Writes to keys that were not let in.
+  uint64_t refused = 0;      // Writes to keys that were not let in, but for Accumulate's.
   uint64_t evictions = 0;    // Keys that had to leave to make room: for Restrict.
   uint64_t expirations = 0;  // Keys that left because of Expire.
   uint64_t restrict_runs = 0;
@@ -253,10 +253,12 @@ class Table {
   virtual Status Histograms(RowHistograms* histograms) = 0;
 
   // What is known of keys that have not entered: to be saved, and restored into a table with the
-  // same AdmissionSpec, in place of what that knows. `state` may hold the states of several tables
-  // one after the other, which had different keys.
+  // same AdmissionSpec, in place of what that knows (kInvalidArgument for another kind of rule).
+  // `state` may hold the states of several tables one after the other, which had different keys; of
+  // `parts` filters only that of number `part` is taken, if there are as many.
   virtual Status ExportAdmission(AdmissionState* state) = 0;
-  virtual Status RestoreAdmission(const AdmissionState& state) = 0;
+  virtual Status RestoreAdmission(const AdmissionState& state, uint32_t part = 0,
+                                  uint32_t parts = 1) = 0;
 
   // Makes room for `keys` keys in all, so that no growth happens until then.
   virtual Status Reserve(int64_t keys) = 0;

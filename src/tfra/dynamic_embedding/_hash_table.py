@@ -235,6 +235,7 @@ class HashTable(
                 filter=content["waiting_filter"],
                 parts=tf.convert_to_tensor(waiting_parts, tf.int32),
                 part=part,
+                part_count=part_count,
             )
 
     # --- The methods of the reference page.

@@ -129,8 +129,9 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
             self._computed = initial
             zero = "" if self._value_dtype == tf.string else 0
             initial = constant_row(zero, self._value_dtype, (self._dim,))
-        usage = needs_usage(restrict_policy) or ttl is not None or min_norm is not None
-        new_rows = NewRows(initial, usage, self.admission)
+        # Whether rows carry the time of the last update and the number of updates.
+        self.keeps_usage = needs_usage(restrict_policy) or ttl is not None or min_norm is not None
+        new_rows = NewRows(initial, self.keeps_usage, self.admission)
         tables = []
         for i, device in enumerate(self.devices):
             table = self.kv_creator.create(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfra._tf import ops, tf
@@ -55,30 +56,52 @@ class VariableTraining:
         Rows that a function of the user's makes are stored, since it may make others next time. All
         other initial values are the same when the update comes to insert them.
         """
-        if self._computed is None:
+        if self._computed is None or self.admission is not None:
             return self.lookup(keys)
         keys = arguments.keys_tensor(keys, self._key_dtype)
         values, exists = self._shards.read("lookup", keys, return_exists=True)
         values = self._fill_missing(keys, values, exists)
-        self._shards.write("accum", keys, (values, tf.zeros_like(exists)), new_keys="admit")
-        return values
+        stored = self._store_missing(keys, values, exists)
+        with tf.control_dependencies([] if stored is None else [stored]):
+            return tf.identity(values)
+
+    def store_new(self, keys: tf.Tensor) -> Any:
+        """Inserts keys that are let in, with rows that the user's function makes."""
+        values, exists = self._shards.read("lookup", keys, return_exists=True)
+        return self._store_missing(keys, self._fill_missing(keys, values, exists), exists)
+
+    def _store_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> Any:
+        """Inserts keys that are not there and are let in; equal ones are seen once."""
+        missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))[:, 0]
+        unique, numbers = tf.unique(tf.gather(tf.reshape(keys, [-1]), missing))
+        first = tf.math.unsorted_segment_min(missing, numbers, tf.size(unique))
+        rows = tf.gather(tf.reshape(values, [-1, self._dim]), first)
+        unknown = tf.zeros(tf.shape(unique), tf.bool)
+        return self._shards.write("accum", unique, (rows, unknown), new_keys="admit")
 
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
         """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
-        self._note_training()
-        options["new_keys"] = self._new_keys()
-        applied = self._shards.write("apply_gradients", keys, (gradients,), **options)
+        with self._update_of(keys) as new_keys:
+            applied = self._shards.write(
+                "apply_gradients", keys, (gradients,), new_keys=new_keys, **options
+            )
         return self._tell_policy(keys, applied)
+
+    @contextlib.contextmanager
+    def _update_of(self, keys: tf.Tensor) -> Iterator[str]:
+        """A context for the ops of an update; gives what they do with keys that are not there."""
+        self._note_training()
+        if self._computed is None or self.admission is None:
+            yield "admit"
+            return
+        # The engine could let keys in, but only the user's function makes their rows.
+        stored = self.store_new(keys)
+        with tf.control_dependencies([] if stored is None else [stored]):
+            yield "drop"
 
     def _note_training(self) -> None:
         for table in self._shards.tables:
             table.trained = True
-
-    def _new_keys(self) -> str:
-        """What an update does with keys that are not there."""
-        # Rows of a user's function were made by the lookup, unless their keys were not let in.
-        refused = self._computed is not None and self.admission is not None
-        return "drop" if refused else "admit"
 
     def _tell_policy(self, keys: tf.Tensor, update: Any) -> Any:
         """Has a policy that keeps a status of its own note the keys of an update."""
@@ -109,23 +132,18 @@ class VariableTraining:
             step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
             optimizer: A name that no other optimizer has.
         """
-        self._note_training()
         step = tf.cast(step, tf.int64)
-        values, slots = self._shards.read(
-            "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
-        )
-        values.set_shape([None, self._dim])
-        rows = tf.cast(values, slots.dtype)
-        new_rows, new_slots = update(rows, slots)
-        if add:
-            new_rows, new_slots = new_rows - rows, new_slots - slots
-        new_rows = tf.cast(new_rows, self._value_dtype)
-        written = self._shards.write(
-            "write_rows",
-            keys,
-            (new_rows, new_slots),
-            rule=rule,
-            add=add,
-            new_keys=self._new_keys(),
-        )
+        with self._update_of(keys) as new_keys:
+            values, slots = self._shards.read(
+                "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
+            )
+            values.set_shape([None, self._dim])
+            rows = tf.cast(values, slots.dtype)
+            new_rows, new_slots = update(rows, slots)
+            if add:
+                new_rows, new_slots = new_rows - rows, new_slots - slots
+            new_rows = tf.cast(new_rows, self._value_dtype)
+            written = self._shards.write(
+                "write_rows", keys, (new_rows, new_slots), rule=rule, add=add, new_keys=new_keys
+            )
         return self._tell_policy(keys, written)

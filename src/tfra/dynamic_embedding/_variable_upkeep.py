@@ -24,7 +24,7 @@ class VariableUpkeep:
     min_norm: float | None
     _key_dtype: tf.DType
     _computed: Any
-    _fill_missing: Any
+    store_new: Any
     _restrict_policy: Any
     _shards: Shards
 
@@ -121,14 +121,9 @@ class VariableUpkeep:
         keys = arguments.keys_tensor(keys, self._key_dtype)
         if self._computed is None:
             return self._shards.write("touch", keys, ())
-        values, exists = self._shards.read("lookup", keys, return_exists=True)
-        touched = self._shards.write("touch", keys, (), new_keys="drop")
-        values = self._fill_missing(keys, values, exists)
-        with tf.control_dependencies([] if touched is None else [touched]):
-            added = self._shards.write(
-                "accum", keys, (values, tf.zeros_like(exists)), new_keys="admit"
-            )
-        return added
+        stored = self.store_new(keys)
+        with tf.control_dependencies([] if stored is None else [stored]):
+            return self._shards.write("touch", keys, (), new_keys="drop")
 
     def usage(self, keys: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns when keys were last updated, and how often.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfra._keras import keras
+from tfra._stats import TableStats
 from tfra._tf import tf
 from tfra._upkeep import checked_min_norm, checked_ttl
 from tfra.dynamic_embedding import _arguments as arguments
@@ -136,8 +137,10 @@ class ExpireCallback(_TableCallback):
             variable.expire(self.ttl, self.min_norm, self.norm_writes)
 
     def _expiring(self) -> list[Variable]:
+        given = self.ttl is not None or self.min_norm is not None
         return self._require(
-            lambda v: v.ttl is not None or v.min_norm is not None, "a `ttl` or `min_norm`"
+            lambda v: v.ttl is not None or v.min_norm is not None or (given and v.keeps_usage),
+            "a `ttl` or `min_norm`",
         )
 
 
@@ -169,7 +172,11 @@ class TableStatsCallback(_TableCallback):
     ) -> None:
         super().__init__(freq)
         self.log_dir = log_dir
-        self.figures = figures
+        known = TableStats.figures()
+        self.figures = list(known if figures is None else figures)
+        for figure in self.figures:
+            if figure not in known:
+                raise ValueError(f"`figures` must be of {sorted(known)}. Received: {figure!r}")
         self._writer: Any = None
         if log_dir is not None:
             tensorboard.require_tensorboard()
@@ -184,11 +191,7 @@ class TableStatsCallback(_TableCallback):
         if logs is not None:
             for name, variable in self.variables().items():
                 stats = variable.stats().as_dict()
-                for figure in self.figures or stats:
-                    if figure not in stats:
-                        raise ValueError(
-                            f"`figures` must be of {sorted(stats)}. Received: {figure!r}"
-                        )
+                for figure in self.figures:
                     logs[f"{name}/{figure}"] = stats[figure]
         super().on_epoch_end(epoch, logs)
 
