@@ -56,9 +56,9 @@ bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t
 class MinCountAdmission final : public Admission {
  public:
   MinCountAdmission(uint32_t min_count, bool words_are_hashes)
-      : min_count_(min_count), words_are_hashes_(words_are_hashes) {
-    for (auto& keys : waiting_) keys = std::make_unique<WaitingKeys>(words_are_hashes);
-  }
+      : min_count_(min_count),
+        words_are_hashes_(words_are_hashes),
+        waiting_(MakeWaiting(words_are_hashes)) {}
 
   bool Admit(uint32_t shard, uint64_t word, std::string_view bytes, uint32_t now,
              uint32_t* seen) override {
@@ -87,6 +87,12 @@ class MinCountAdmission final : public Admission {
     return bytes;
   }
 
+  std::unique_ptr<Admission> Clone() const override {
+    auto copy = std::make_unique<MinCountAdmission>(min_count_, words_are_hashes_);
+    for (uint32_t s = 0; s < kShards; ++s) copy->waiting_[s]->CopyFrom(*waiting_[s]);
+    return copy;
+  }
+
   void Clear() override {
     for (auto& keys : waiting_) keys->Clear();
   }
@@ -112,7 +118,7 @@ class MinCountAdmission final : public Admission {
                                      " keys that wait to enter, received " +
                                      std::to_string(state.seen.size()));
     }
-    Clear();
+    Waiting loaded = MakeWaiting(words_are_hashes_);
     for (size_t i = 0; i < n; ++i) {
       const std::string_view bytes =
           words_are_hashes_ ? std::string_view(state.string_keys[i]) : std::string_view();
@@ -120,15 +126,24 @@ class MinCountAdmission final : public Admission {
                                               : static_cast<uint64_t>(state.int_keys[i]);
       const uint32_t shard = ShardOf(words_are_hashes_ ? word : MixInt64(word));
       const RowMetadata& seen = state.seen[i];
-      if (seen.count > 0) waiting_[shard]->Add(word, bytes, seen.time, seen.count);
+      if (seen.count > 0) loaded[shard]->Add(word, bytes, seen.time, seen.count);
     }
+    for (uint32_t s = 0; s < kShards; ++s) waiting_[s]->Swap(loaded[s].get());
     return Status::Ok();
   }
 
  private:
+  using Waiting = std::array<std::unique_ptr<WaitingKeys>, kShards>;
+
+  static Waiting MakeWaiting(bool words_are_hashes) {
+    Waiting waiting;
+    for (auto& keys : waiting) keys = std::make_unique<WaitingKeys>(words_are_hashes);
+    return waiting;
+  }
+
   const uint32_t min_count_;
   const bool words_are_hashes_;
-  std::array<std::unique_ptr<WaitingKeys>, kShards> waiting_;
+  const Waiting waiting_;
 };
 
 // Counts in a counting Bloom filter: a key's count is the smallest of its counters, and only those
@@ -165,6 +180,10 @@ class BloomAdmission final : public Admission {
   }
 
   uint64_t bytes() const override { return shape_.ShardBytes() * kShards; }
+
+  std::unique_ptr<Admission> Clone() const override {
+    return std::make_unique<BloomAdmission>(*this);
+  }
 
   void Clear() override {
     for (auto& filter : filters_) std::fill(filter.begin(), filter.end(), std::byte{0});
@@ -247,6 +266,9 @@ class RandomAdmission final : public Admission {
   }
 
   uint64_t bytes() const override { return sizeof(draws_); }
+  std::unique_ptr<Admission> Clone() const override {
+    return std::make_unique<RandomAdmission>(*this);
+  }
   void Clear() override { draws_.fill(0); }
 
   void Save(AdmissionState* state) const override {

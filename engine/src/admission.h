@@ -45,6 +45,7 @@ class Admission {
   virtual uint64_t bytes() const = 0;
 
   // The rest REQUIRES all mutexes.
+  virtual std::unique_ptr<Admission> Clone() const = 0;
   virtual void Clear() = 0;
   virtual void Save(AdmissionState* state) const = 0;
   // Takes a state in place of what is there: of one table, or of several, of which only that of

@@ -152,9 +152,10 @@ Status TableBase::RestoreAdmission(const AdmissionState& state, uint32_t part, u
 }
 TFRA_CATCH_BAD_ALLOC
 
-void TableBase::TakeHistory(TableBase* other) {
+void TableBase::CopyHistory(TableBase* other) {
+  const ShardLocks locks(other->shards_.get(), kAllShards);
   clock_.store(other->clock_.load());
-  if (admission_ != nullptr) admission_ = std::move(other->admission_);
+  if (admission_ != nullptr) admission_ = other->admission_->Clone();
   for (const auto counter :
        {&TableBase::hits_, &TableBase::misses_, &TableBase::inserts_, &TableBase::updates_,
         &TableBase::removals_, &TableBase::ignored_, &TableBase::refused_, &TableBase::evictions_,

@@ -57,9 +57,9 @@ class TableBase : public Table {
   void SetClock(uint32_t now) override { clock_.store(now); }
   TableStats stats() const override;
 
-  // Takes over what another table, which is about to go, has counted and knows of keys that wait;
-  // and its clock.
-  void TakeHistory(TableBase* other);
+  // Takes over what another table has counted and knows of keys that wait, and its clock. REQUIRES:
+  // nobody else uses this one yet.
+  void CopyHistory(TableBase* other);
 
  protected:
   // Events of one thread in one call, added up once at its end.
@@ -70,6 +70,18 @@ class TableBase : public Table {
     std::vector<Retired> garbage;  // Strings that left the table.
   };
   void Count(Tally tally);
+  // Calls body(&tally) and counts what it did, also if memory runs out on the way.
+  template <typename Body>
+  void Counting(Body&& body) {
+    Tally tally;
+    try {
+      body(&tally);
+    } catch (const std::bad_alloc&) {
+      Count(std::move(tally));
+      throw;
+    }
+    Count(std::move(tally));
+  }
 
   Status CheckKeys(const KeyBatch& keys) const;
   // `what` needs metadata.

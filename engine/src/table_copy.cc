@@ -76,7 +76,7 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                                        options.metadata ? batch.metadata.data() : nullptr));
   }
   // Every table is a TableBase.
-  static_cast<TableBase*>(other.get())->TakeHistory(static_cast<TableBase*>(this));
+  static_cast<TableBase*>(other.get())->CopyHistory(static_cast<TableBase*>(this));
   *copy = std::move(other);
   return Status::Ok();
 }

@@ -123,11 +123,12 @@ class TableOf : public TableBase {
   // REQUIRES, for these: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
-                   PendingBlobs* new_keys, Tally* tally);
-  // Does with a key that is not there what the Op's NewKeys say.
+                   PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
+  // Does with a key that is not there what the Op's NewKeys say. seen: the keys that this call has
+  // asked to let in.
   template <typename Op>
   Status InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
-                   PendingBlobs* new_keys, Tally* tally);
+                   PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
   // seen: how often the key was, this time included.
   template <typename Op>
   Status InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard, uint32_t seen, Op* op,
@@ -157,6 +158,10 @@ class TableOf : public TableBase {
   // prefetched. REQUIRES: the shard's mutex.
   template <typename Visit>
   void VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit);
+  // Removes the rows for which goes(entry, row) is true, counts them by `counter`, and returns how
+  // many. Takes the mutexes of the shards, one after the other.
+  template <typename Goes>
+  uint64_t RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter, Goes&& goes);
   // Calls visit(shard number, entry, metadata) for every row, a shard at a time, with its mutex.
   template <typename Visit>
   void VisitMetadata(Visit&& visit);

@@ -21,60 +21,40 @@ Rank RankOf(const RowMetadata& metadata, Ranking ranking, uint64_t hash) {
 template <typename Keys>
 Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
+  const auto rank_of = [&](Shard::Entry entry, const std::byte* row) {
+    RowMetadata metadata;
+    std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+    return RankOf(metadata, ranking, Keys::Hash(entry.word()));
+  };
   RankSearch search;
-  const auto pass = [&](auto&& begin, auto&& end) {
-    ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-      auto visit = begin(s);
-      std::lock_guard lock(shards_[s].mutex());
-      VisitShard(&shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
-                 [&](Shard::Entry entry, const std::byte* row) {
-                   RowMetadata metadata;
-                   std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                   visit(entry, RankOf(metadata, ranking, Keys::Hash(entry.word())));
-                 });
-      end(&visit);
-    });
-  };
-  struct Counter {
-    RankSearch::Part part;
-    void operator()(Shard::Entry, Rank rank) { part.Add(rank); }
-  };
   do {
-    pass([&](size_t) { return Counter{RankSearch::Part(search)}; },
-         [&](Counter* counter) { search.Take(counter->part); });
-  } while (search.Next(keep));
-  Tally run;
-  run.restrict_runs = 1;
-  Count(std::move(run));
-  *evicted = 0;
-  if (search.boundary() == 0 && search.ties() == 0) return Status::Ok();
-
-  std::atomic<uint64_t> ties{search.ties()}, total{0};
-  struct Remover {
-    TableOf* table;
-    Shard* shard;
-    Rank boundary;
-    std::atomic<uint64_t>* ties;
-    Tally tally;
-
-    void operator()(Shard::Entry entry, Rank rank) {
-      if (rank > boundary) return;
-      if (rank == boundary) {
-        uint64_t left = ties->load();
-        while (left > 0 && !ties->compare_exchange_weak(left, left - 1)) {
-        }
-        if (left == 0) return;
+    ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+      RankSearch::Part part(search);
+      {
+        std::lock_guard lock(shards_[s].mutex());
+        VisitShard(
+            &shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
+            [&](Shard::Entry entry, const std::byte* row) { part.Add(rank_of(entry, row)); });
       }
-      table->RemoveEntry(shard, entry, &tally);
-      ++tally.evictions;
+      search.Take(part);
+    });
+  } while (search.Next(keep));
+
+  const Rank boundary = search.boundary();
+  std::atomic<uint64_t> ties{search.ties()};
+  const auto goes = [&](Shard::Entry entry, const std::byte* row) {
+    const Rank rank = rank_of(entry, row);
+    if (rank != boundary) return rank < boundary;
+    uint64_t left = ties.load();
+    while (left > 0 && !ties.compare_exchange_weak(left, left - 1)) {
     }
+    return left > 0;
   };
-  pass([&](size_t s) { return Remover{this, &shards_[s], search.boundary(), &ties, Tally()}; },
-       [&](Remover* remover) {
-         total += remover->tally.evictions;
-         Count(std::move(remover->tally));
-       });
-  *evicted = total;
+  Counting([](Tally* tally) { ++tally->restrict_runs; });
+  *evicted = 0;
+  if (boundary != 0 || search.ties() != 0) {
+    *evicted = RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::evictions, goes);
+  }
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
@@ -92,34 +72,22 @@ Status TableOf<Keys>::Expire(const ExpiryRule& rule, uint64_t* expired) try {
   const SquaredNorm squared_norm = norms ? SquaredNormFor(options_.value_type) : nullptr;
   const double bound = rule.norm_below * rule.norm_below;
   const size_t dim = static_cast<size_t>(options_.dim);
-  std::atomic<uint64_t> total{0};
-  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    Tally tally;
-    {
-      std::lock_guard lock(shards_[s].mutex());
-      const size_t offset = norms ? 0 : layout_.metadata_offset;
-      VisitShard(&shards_[s], offset, layout_.stride - offset,
-                 [&](Shard::Entry entry, const std::byte* row) {
-                   RowMetadata metadata{};
-                   if (options_.metadata) {
-                     std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                   }
-                   const bool old = times && metadata.time < rule.written_before;
-                   if (!old && !(norms && metadata.count >= rule.norm_writes &&
-                                 squared_norm(row, dim) < bound)) {
-                     return;
-                   }
-                   RemoveEntry(&shards_[s], entry, &tally);
-                   ++tally.expirations;
-                 });
-      if (admission_ != nullptr && times) {
-        admission_->Expire(static_cast<uint32_t>(s), rule.written_before);
-      }
-    }
-    total += tally.expirations;
-    Count(std::move(tally));
-  });
-  *expired = total;
+  const size_t offset = norms ? 0 : layout_.metadata_offset;
+  *expired = RemoveRows(offset, layout_.stride - offset, &Tally::expirations,
+                        [&](Shard::Entry, const std::byte* row) {
+                          RowMetadata metadata{};
+                          if (options_.metadata) {
+                            std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+                          }
+                          if (times && metadata.time < rule.written_before) return true;
+                          return norms && metadata.count >= rule.norm_writes &&
+                                 squared_norm(row, dim) < bound;
+                        });
+  if (admission_ == nullptr || !times) return Status::Ok();
+  for (uint32_t s = 0; s < kShards; ++s) {
+    std::lock_guard lock(shards_[s].mutex());
+    admission_->Expire(s, rule.written_before);
+  }
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -168,17 +168,12 @@ TFRA_CATCH_BAD_ALLOC
 template <typename Keys>
 Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
-  std::vector<Tally> tallies(kShards);
-  VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
-    if (!predicate(metadata)) return;
-    RemoveEntry(&shards_[s], entry, &tallies[s]);
-    ++tallies[s].removals;
-  });
-  *removed = 0;
-  for (Tally& tally : tallies) {
-    *removed += tally.removals;
-    Count(std::move(tally));
-  }
+  *removed = RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::removals,
+                        [&](Shard::Entry, const std::byte* row) {
+                          RowMetadata metadata;
+                          std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+                          return predicate(metadata);
+                        });
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -1,6 +1,7 @@
 // Passes over all rows, with the shards' mutexes: the templates that scans and restrictions share.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 
 #include "table_of.h"
@@ -43,6 +44,25 @@ void TableOf<Keys>::VisitMetadata(Visit&& visit) {
                  visit(s, entry, metadata);
                });
   });
+}
+
+template <typename Keys>
+template <typename Goes>
+uint64_t TableOf<Keys>::RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter,
+                                   Goes&& goes) {
+  std::atomic<uint64_t> total{0};
+  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+    Counting([&](Tally* tally) {
+      std::lock_guard lock(shards_[s].mutex());
+      VisitShard(&shards_[s], row_offset, row_bytes, [&](Shard::Entry entry, const std::byte* row) {
+        if (!goes(entry, row)) return;
+        RemoveEntry(&shards_[s], entry, tally);
+        ++(tally->*counter);
+      });
+      total += tally->*counter;
+    });
+  });
+  return total;
 }
 
 }  // namespace tfra

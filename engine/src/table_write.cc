@@ -12,6 +12,16 @@ namespace {
 // A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
 constexpr size_t kKeysPerLock = 4096;
 
+// Whether an Op brings the metadata of rows itself.
+template <typename Op>
+bool GivesMetadata(const Op& op) {
+  if constexpr (requires { op.metadata; }) {
+    return op.metadata != nullptr;
+  } else {
+    return false;
+  }
+}
+
 Status FirstError(const std::vector<Status>& statuses) {
   for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
   return Status::Ok();
@@ -121,6 +131,10 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
     Status& status = statuses[part];
     Op op = prototype;
     Tally tally;
+    std::unique_ptr<DistinctKeys> seen;
+    if (prototype.context.new_keys == NewKeys::kAdmit && admission_ != nullptr) {
+      seen = std::make_unique<DistinctKeys>(words, words.size());
+    }
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
       op.replaced.reserve(words.size() * op.dim);
       tally.garbage.reserve(words.size() * op.dim);
@@ -132,7 +146,7 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
       for (ShardSet rest = parts.shards(part); rest != 0; rest &= rest - 1) {
         shards_[__builtin_ctzll(rest)].Tidy();
       }
-      status = WriteKeys(words, order, count, &op, &new_keys, &tally);
+      status = WriteKeys(words, order, count, &op, &new_keys, seen.get(), &tally);
     });
     if constexpr (std::is_same_v<Op, AssignStringsOp>) {
       tally.string_bytes += op.stored_bytes;
@@ -149,7 +163,7 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
-                                PendingBlobs* new_keys, Tally* tally) {
+                                PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
   Status status;
   const auto update = [this](Op* op, size_t i, Bucket* bucket, std::byte* row,
                              Tally* tally) TFRA_INLINE {
@@ -203,7 +217,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     } else if (!op->Inserts(i)) {
       ++tally->ignored;
     } else if (status.ok()) {
-      status = InsertKey(words, i, hash, &shard, op, new_keys, tally);
+      status = InsertKey(words, i, hash, &shard, op, new_keys, seen, tally);
     }
   }
   tally->updates += hot_tally.updates;
@@ -214,13 +228,15 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
-                                PendingBlobs* new_keys, Tally* tally) {
+                                PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
   const NewKeys rule = op->context.new_keys;
   bool enters = rule != NewKeys::kDrop;
-  uint32_t seen = 1;
+  uint32_t times = 1;
   if (rule == NewKeys::kAdmit && admission_ != nullptr) {
     try {
-      enters = admission_->Admit(ShardOf(hash), words[i], words.bytes(i), op->context.now, &seen);
+      // One that was seen in this call before, and is not there, was not let in.
+      enters = seen->Add(static_cast<uint32_t>(i)) &&
+               admission_->Admit(ShardOf(hash), words[i], words.bytes(i), op->context.now, &times);
     } catch (const std::bad_alloc&) {
       return Status::OutOfMemory("out of memory for counting keys that wait to enter");
     }
@@ -228,7 +244,7 @@ Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Sha
   if (rule == NewKeys::kInsert && admission_ != nullptr) {
     admission_->Forget(ShardOf(hash), words[i], words.bytes(i));
   }
-  if (enters) return InsertRow(words, i, hash, shard, seen, op, new_keys, tally);
+  if (enters) return InsertRow(words, i, hash, shard, times, op, new_keys, tally);
   // What Accumulate leaves alone it has always ignored.
   ++(std::is_same_v<Op, AccumulateOp> ? tally->ignored : tally->refused);
   return Status::Ok();
@@ -245,7 +261,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
   TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     op->Fill(i, words[i], row);
-    if (seen > 1) op->context.Touch(row, seen - 1);
+    if (seen > 1 && !GivesMetadata(*op)) op->context.Touch(row, seen - 1);
     if constexpr (Keys::kStrings) {
       Blob* key = new_keys->Take(i);
       tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());

@@ -86,6 +86,28 @@ void WaitingKeys::Clear() {
   NoteSize(0);
 }
 
+void WaitingKeys::CopyFrom(const WaitingKeys& other) {
+  Clear();
+  places_ = other.places_;
+  keys_.resize(other.keys_.size());
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    if (other.keys_[i] == nullptr) continue;
+    keys_[i] = Blob::Make(other.keys_[i]->view());
+    if (keys_[i] == nullptr) throw std::bad_alloc();
+  }
+  key_bytes_ = other.key_bytes_;
+  NoteSize(other.size());
+}
+
+void WaitingKeys::Swap(WaitingKeys* other) {
+  places_.swap(other->places_);
+  keys_.swap(other->keys_);
+  std::swap(key_bytes_, other->key_bytes_);
+  const uint64_t mine = size();
+  NoteSize(other->size());
+  other->NoteSize(mine);
+}
+
 void WaitingKeys::NoteSize(uint64_t size) {
   size_.store(size, std::memory_order_relaxed);
   bytes_.store(places_.capacity() * sizeof(Place) + keys_.capacity() * sizeof(Blob*) + key_bytes_,

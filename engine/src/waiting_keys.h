@@ -25,6 +25,10 @@ class WaitingKeys {
   void Remove(uint64_t word, std::string_view bytes);
   void RemoveBefore(uint32_t time);
   void Clear();
+  // Takes the keys of another, in place of its own. Throws std::bad_alloc.
+  void CopyFrom(const WaitingKeys& other);
+  // Exchanges the keys, not the kind.
+  void Swap(WaitingKeys* other);
 
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }

@@ -24,10 +24,11 @@ struct KeyModel {
   TableStats counters = {};
 
   // What a call does to keys, metadata and counters. updates(i), inserts(i): what it does with a
-  // key that is there, and with one that is not. Returns what of the call gets through.
+  // key that is there, and with one that is not. dropped: how keys that may not enter are counted.
+  // Returns what of the call gets through.
   template <typename Updates, typename Inserts>
-  Call Write(const Call& call, bool distinct, const RowMetadata* metadata, Updates&& updates,
-             Inserts&& inserts) {
+  Call Write(const Call& call, bool distinct, const RowMetadata* metadata,
+             uint64_t TableStats::* dropped, Updates&& updates, Inserts&& inserts) {
     std::set<int64_t> met, refused;
     for (size_t i = 0; i < call.numbers.size(); ++i) {
       const int64_t key = call.numbers[i];
@@ -41,11 +42,13 @@ struct KeyModel {
         uint32_t seen = 0;
         if (refused.contains(key) || !Enters(key, call.new_keys, &seen)) {
           refused.insert(key);
-          ++counters.refused;
+          ++(counters.*dropped);
           continue;
         }
         ++counters.inserts;
-        row = rows.emplace(key, std::pair(now, seen - 1)).first;
+        // Accumulate makes rows ready for an update that follows, which counts.
+        const bool ready = dropped == &TableStats::ignored && call.new_keys == NewKeys::kAdmit;
+        row = rows.emplace(key, std::pair(now, ready ? seen - 2 : seen - 1)).first;
       } else if (!updates(i)) {
         ++counters.ignored;
         continue;
@@ -66,7 +69,7 @@ struct KeyModel {
   }
   Call Write(const Call& call, bool distinct, const RowMetadata* metadata = nullptr) {
     const auto always = [](size_t) { return true; };
-    return Write(call, distinct, metadata, always, always);
+    return Write(call, distinct, metadata, &TableStats::refused, always, always);
   }
 
   // seen: how often the key was seen, if it enters.

@@ -134,7 +134,7 @@ class KeepModel {
     CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(),
                                 call.new_keys));
     const Call through = keys_.Write(
-        call, false, nullptr, [&](size_t i) { return exists[i]; },
+        call, false, nullptr, &TableStats::ignored, [&](size_t i) { return exists[i]; },
         [&](size_t i) { return !exists[i]; });
     Flags some(through.places.size());
     for (size_t k = 0; k < through.places.size(); ++k) some.Set(k, exists[through.places[k]]);

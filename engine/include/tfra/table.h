@@ -17,7 +17,7 @@
 // batch is being written, although room was made for it before: because other threads inserted
 // meanwhile, or because not even a small allocation succeeds; or, in a table with an admission
 // rule, because room is made only for keys that are let in. Then a part of the batch is stored,
-// each row whole.
+// each row whole. And calls that remove rows by a rule may have removed some of them.
 //
 // Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
 // std::string[n * dim].
@@ -196,7 +196,8 @@ class Table {
 
   // deltas: (n, dim). exists: (n), what the caller last knew of each key. Found and true: adds
   // (bool: or). Missing and false: inserts the delta as the value. Otherwise: leaves the key alone
-  // and counts it as ignored.
+  // and counts it as ignored. With NewKeys::kAdmit it makes rows ready for an update that follows:
+  // inserting them is not counted as a write in their metadata.
   virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
                             NewKeys new_keys = NewKeys::kInsert) = 0;
 
