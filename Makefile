@@ -108,6 +108,9 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/python bench/compare_variable.py
 	$(say) "training against TFRA 0.8.1, torch, FBGEMM and static Keras"
 	$(BIN)/python bench/compare_training.py
+	$(say) "restricting against TFRA 0.8.1; the memory of admission; what counters cost"
+	$(BIN)/python bench/compare_restrict.py
+	$(BIN)/python bench/counters.py
 
 bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench
