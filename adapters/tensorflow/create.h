@@ -12,10 +12,11 @@ namespace tfra::tf {
 struct CreateKernel {
   TF_DataType key_dtype;
   bool scalars;
+  int64_t step_per_epoch;
   TableOptions options;
 
   std::shared_ptr<NamedTable> Make() const;
-  // Throws if a table that exists already is of other types or another dim.
+  // Throws if a table that exists already is of other types, another dim or another bound.
   void RequireSame(const NamedTable& table) const;
 };
 

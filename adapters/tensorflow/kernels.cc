@@ -75,7 +75,9 @@ void Insert(void*, TF_OpKernelContext* op) {
     const Keys keys(table.named(), context.Input(1));
     const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
-    Check(table->Assign(keys.batch(), values.data()));
+    const KeyScores scores(context, 3, table, keys);
+    Check(table->Assign(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
+    table.CountStep();
   });
 }
 
@@ -90,7 +92,8 @@ void Accumulate(void*, TF_OpKernelContext* op) {
       InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
                       ", received shape " + ToString(exists.dims()));
     }
-    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>()));
+    const KeyScores scores(context, 4, table, keys);
+    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(), scores.get()));
   });
 }
 

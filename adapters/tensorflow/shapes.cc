@@ -80,6 +80,16 @@ void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
   if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
 }
 
+template <int kOutputs>
+void KeysShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  for (int i = 0; i < kOutputs && TF_GetCode(status) == TF_OK; ++i) {
+    SameShape(context, 1, i, status);
+  }
+}
+
+template void KeysShapes<1>(TF_ShapeInferenceContext*, TF_Status*);
+template void KeysShapes<2>(TF_ShapeInferenceContext*, TF_Status*);
+
 void PooledShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   SameShape(context, 4, 0, status);
 }

@@ -18,6 +18,9 @@ void SegmentsAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status);
 // [?] and [?, dim], dim being the last dimension of the gradients.
 template <int kGradients>  // Which input they are.
 void UniqueKeysAndSumsShape(TF_ShapeInferenceContext* context, TF_Status* status);
+// keys.shape, of the second input, for each of some outputs.
+template <int kOutputs>
+void KeysShapes(TF_ShapeInferenceContext* context, TF_Status* status);
 // Input 4's.
 void PooledShape(TF_ShapeInferenceContext* context, TF_Status* status);
 

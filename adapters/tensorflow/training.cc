@@ -68,8 +68,10 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
     RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
+    const KeyScores scores(context, 5, table, keys);
     Check(table->ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
-                                params));
+                                params, scores.get()));
+    table.CountStep();
   });
 }
 
@@ -96,11 +98,13 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
     RequireShape(slots, RowDims(keys, static_cast<int64_t>(table->slot_elements())), "slots");
+    const KeyScores scores(context, 4, table, keys);
     if constexpr (kAdd) {
-      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>()));
+      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), scores.get()));
     } else {
-      Check(table->Assign(keys.batch(), values.data(), slots.data<void>()));
+      Check(table->Assign(keys.batch(), values.data(), slots.data<void>(), nullptr, scores.get()));
     }
+    table.CountStep();
   });
 }
 

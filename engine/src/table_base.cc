@@ -22,7 +22,8 @@ TableBase::TableBase(const TableOptions& options, Initializer initializer)
       initializer_(std::move(initializer)),
       layout_(options),
       arena_(layout_.stride),
-      shards_(new Shard[kShards]) {}
+      shards_(new Shard[kShards]),
+      bounds_(options.bound.max_capacity > 0 ? new Bounds(options.bound) : nullptr) {}
 
 TableBase::~TableBase() {
   if (!has_string_keys() && !has_string_values()) return;
@@ -42,7 +43,8 @@ TableBase::~TableBase() {
 Status TableBase::Initialize() {
   const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
   for (uint32_t s = 0; s < kShards; ++s) {
-    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys)));
+    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys),
+                                           bounds_ == nullptr ? 0 : bounds_->shard_keys()));
   }
   return Status::Ok();
 }
@@ -62,7 +64,8 @@ size_t TableBase::slot_elements() const {
 uint64_t TableBase::size() const {
   uint64_t size = 0;
   for (uint32_t s = 0; s < kShards; ++s) size += shards_[s].size();
-  return size;
+  // Shards are read one after the other: a key may have left one and another come to the next.
+  return bounds_ == nullptr ? size : std::min(size, bounds_->max_capacity());
 }
 
 Status TableBase::CheckKeys(const KeyBatch& keys) const {
@@ -73,6 +76,18 @@ Status TableBase::CheckKeys(const KeyBatch& keys) const {
   }
   TFRA_RETURN_IF_ERROR(CheckBatchSize(keys));
   return has_string_keys() ? CheckStrings(keys.strings, keys.size, "key") : Status::Ok();
+}
+
+Status TableBase::CheckBounded(const char* what) const {
+  if (bounds_ != nullptr) return Status::Ok();
+  return Status::InvalidArgument(std::string(what) +
+                                 " needs a table with a max_capacity, received one without");
+}
+
+Status TableBase::CheckScores(const Scores& scores) const {
+  if (scores.kind == Scores::kNone) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(CheckBounded("writing with scores"));
+  return bounds_->CheckScores(scores);
 }
 
 Status TableBase::CheckStrings(const std::string_view* strings, size_t n, const char* what) const {
@@ -100,7 +115,9 @@ void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) cons
   GrowBy(&shard->free_rows(), 1);
   GrowBy(&tally->garbage, StringsPerRow());
   const uint32_t row = entry.row();
+  const uint64_t size = shard->size();
   shard->Erase(entry);
+  if (bounds_ != nullptr) bounds_->GiveRoom(size);
   DropStrings(RowAt(row), tally);
   shard->GiveRow(row);
   ++tally->removals;
@@ -120,6 +137,7 @@ Status TableBase::Clear() try {
       shard.GiveRow(row);
     });
   }
+  if (bounds_ != nullptr) bounds_->Clear();
   Count(std::move(tally));
   return Status::Ok();
 }
@@ -127,6 +145,7 @@ TFRA_CATCH_BAD_ALLOC
 
 Status TableBase::Reserve(int64_t keys) try {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
+  if (bounds_ != nullptr) keys = std::min(keys, options_.bound.max_capacity);
   const uint64_t each = KeysPerShard(static_cast<uint64_t>(keys));
   for (uint32_t s = 0; s < kShards; ++s) {
     std::lock_guard lock(shards_[s].mutex());
@@ -194,16 +213,22 @@ void TableBase::Count(Tally tally) {
   add(updates_, tally.updates);
   add(removals_, tally.removals);
   add(ignored_, tally.ignored);
+  add(evictions_, tally.evictions);
+  add(rejections_, tally.rejections);
   add(string_bytes_, tally.string_bytes);
   if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
 }
 
 TableStats TableBase::stats() const {
   TableStats stats;
+  stats.size = size();
   for (uint32_t s = 0; s < kShards; ++s) {
-    stats.size += shards_[s].size();
     stats.capacity += shards_[s].limit();
-    stats.index_bytes += shards_[s].bucket_count() * sizeof(Bucket);
+    stats.index_bytes += shards_[s].index_bytes();
+  }
+  if (bounds_ != nullptr) {
+    stats.capacity = std::min(stats.capacity, bounds_->max_capacity());
+    stats.index_bytes += bounds_->memory_bytes();
   }
   stats.row_bytes = uint64_t{arena_.rows()} * layout_.stride;
   stats.string_bytes = static_cast<uint64_t>(std::max<int64_t>(0, string_bytes_.load()));
@@ -213,6 +238,8 @@ TableStats TableBase::stats() const {
   stats.updates = updates_.load();
   stats.removals = removals_.load();
   stats.ignored = ignored_.load();
+  stats.evictions = evictions_.load();
+  stats.rejections = rejections_.load();
   return stats;
 }
 

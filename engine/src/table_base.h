@@ -10,6 +10,7 @@
 #include "initializer.h"
 #include "row_arena.h"
 #include "row_layout.h"
+#include "scores.h"
 #include "shard.h"
 #include "tfra/table.h"
 
@@ -45,12 +46,17 @@ class TableBase : public Table {
   Status Shrink() override;
   uint32_t clock() const override;
   void SetClock(uint32_t now) override { clock_.store(now); }
+  void SetEpoch(uint32_t epoch) override {
+    if (bounds_ != nullptr) bounds_->SetEpoch(epoch);
+  }
+  uint32_t epoch() const override { return bounds_ == nullptr ? 0 : bounds_->epoch(); }
   TableStats stats() const override;
 
  protected:
   // Events of one thread in one call, added up once at its end.
   struct Tally {
     uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
+    uint64_t evictions = 0, rejections = 0;
     int64_t string_bytes = 0;
     std::vector<Retired> garbage;  // Strings that left the table.
   };
@@ -59,6 +65,9 @@ class TableBase : public Table {
   Status CheckKeys(const KeyBatch& keys) const;
   // Strings longer than a Blob holds.
   Status CheckStrings(const std::string_view* strings, size_t n, const char* what) const;
+
+  Status CheckBounded(const char* what) const;
+  Status CheckScores(const Scores& scores) const;
 
   bool has_string_values() const { return options_.value_type == ValueType::kString; }
   bool has_string_keys() const { return options_.key_type == KeyType::kString; }
@@ -74,6 +83,13 @@ class TableBase : public Table {
   // Adds the strings that a row owns, after it left the index, to the tally's garbage.
   void DropStrings(const std::byte* row, Tally* tally) const;
 
+  // How large the index of a shard has to be for so many more keys.
+  uint64_t IndexedKeys(uint32_t shard, uint64_t more) const {
+    const uint64_t size = shards_[shard].size();
+    return bounds_ == nullptr ? size + more
+                              : std::min(size + more, std::max(size, bounds_->shard_keys()));
+  }
+
   // Takes an entry out, with its row and strings. REQUIRES: the shard's mutex.
   void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const;
 
@@ -83,6 +99,7 @@ class TableBase : public Table {
 
   RowArena arena_;
   std::unique_ptr<Shard[]> shards_;
+  const std::unique_ptr<Bounds> bounds_;  // Or null: any number of keys.
 
  private:
   // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes.
@@ -90,6 +107,7 @@ class TableBase : public Table {
 
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
   std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
+  std::atomic<uint64_t> evictions_{0}, rejections_{0};
   std::atomic<int64_t> string_bytes_{0};
 };
 

@@ -1,33 +1,24 @@
+#include "table_write.h"
+
 #include <array>
 #include <atomic>
 #include <string>
 
-#include "row_ops.h"
-#include "table_find.h"
-
 namespace tfra {
-namespace {
-
-// A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
-constexpr size_t kKeysPerLock = 4096;
-
-Status FirstError(const std::vector<Status>& statuses) {
-  for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
-  return Status::Ok();
-}
-
-}  // namespace
 
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                                      PendingBlobs* new_keys) {
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(words.size() + kShards * Shard::kRowBlock));
+  const uint64_t rows = bounds_ == nullptr
+                            ? words.size()
+                            : std::min<uint64_t>(words.size(), bounds_->max_capacity() - size());
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(rows + kShards * Shard::kRowBlock));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
   // Shards that are too small if all their keys are new and different.
   ShardSet tight = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    const bool fits = shards_[s].size() + parts.shard_keys()[s] <= shards_[s].limit();
+    const bool fits = IndexedKeys(s, parts.shard_keys()[s]) <= shards_[s].limit();
     if (!fits) tight |= ShardSet{1} << s;
   }
   if (tight == 0 && !Keys::kStrings) return Status::Ok();
@@ -87,7 +78,7 @@ Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
   // Growing by one step is cheap, also if it turns out that many of the keys are the same.
   ShardSet to_count = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    if (shards_[s].size() + extra[s] > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
+    if (IndexedKeys(s, extra[s]) > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
   }
   if ((to_count & shards) != 0) {
     for (uint32_t s = 0; s < kShards; ++s) {
@@ -103,42 +94,33 @@ Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
     const int s = __builtin_ctzll(shards);
     if (extra[s] == 0) continue;
     std::lock_guard lock(shards_[s].mutex());
-    TFRA_RETURN_IF_ERROR(shards_[s].Grow(shards_[s].size() + extra[s]));
+    TFRA_RETURN_IF_ERROR(shards_[s].Grow(IndexedKeys(static_cast<uint32_t>(s), extra[s])));
   }
   return Status::Ok();
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype) {
+Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype,
+                            const Scores& scores, const Report& report) {
+  TFRA_RETURN_IF_ERROR(CheckScores(scores));
   PendingBlobs new_keys;
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
+  if (bounds_ != nullptr) {
+    return WriteBounded(words, parts, prototype, scores, report, &new_keys);
+  }
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Status& status = statuses[part];
-    Op op = prototype;
-    Tally tally;
-    if constexpr (std::is_same_v<Op, AssignStringsOp>) {
-      op.replaced.reserve(words.size() * op.dim);
-      tally.garbage.reserve(words.size() * op.dim);
-    }
-    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
-      if (!status.ok()) return;
-      EpochGuard guard;
-      ShardLocks locks(shards_.get(), parts.shards(part));
-      for (ShardSet rest = parts.shards(part); rest != 0; rest &= rest - 1) {
-        shards_[__builtin_ctzll(rest)].Tidy();
-      }
-      status = WriteKeys(words, order, count, &op, &new_keys, &tally);
+    RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
+      parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
+        if (!status.ok()) return;
+        EpochGuard guard;
+        ShardLocks locks(shards_.get(), parts.shards(part));
+        Tidy(parts.shards(part));
+        status = WriteKeys(words, order, count, op, &new_keys, tally);
+      });
     });
-    if constexpr (std::is_same_v<Op, AssignStringsOp>) {
-      tally.string_bytes += op.stored_bytes;
-      for (Blob* blob : op.replaced) {
-        tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
-        tally.garbage.push_back(Blob::AsRetired(blob));
-      }
-    }
-    Count(std::move(tally));
   });
   return FirstError(statuses);
 }
@@ -230,7 +212,15 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
 
 template <typename Keys>
 Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata) try {
+                             const RowMetadata* metadata, const Scores& scores) try {
+  return AssignRows(keys, values, slots, metadata, scores, true, {});
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
+Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const void* slots,
+                                 const RowMetadata* metadata, const Scores& scores,
+                                 bool insert_missing, const Report& report) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
@@ -238,7 +228,8 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
       return Write(words, KeyParts::Split<Keys>(words),
                    AssignOp<size>{context, static_cast<const std::byte*>(values),
-                                  static_cast<const std::byte*>(slots), metadata});
+                                  static_cast<const std::byte*>(slots), metadata, insert_missing},
+                   scores, report);
     });
   }
   const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
@@ -250,12 +241,12 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
   }
   return Write(words, KeyParts::Split<Keys>(words),
-               AssignStringsOp{context, &blobs, metadata, dim, {}});
+               AssignStringsOp{context, &blobs, metadata, insert_missing, dim, {}}, scores, report);
 }
-TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists) try {
+Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
+                                 const Scores& scores) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
@@ -264,12 +255,14 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   const RowContext context{layout_, initializer_, options_.metadata, clock()};
   return Write(words, KeyParts::Split<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
-                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)});
+                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)},
+               scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots) try {
+Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
+                                const Scores& scores) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (!IsFloating(options_.value_type)) {
     return Status::WrongType(std::string("expected a table of floating values, received ") +
@@ -282,13 +275,15 @@ Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const 
       words, KeyParts::Split<Keys>(words),
       AddToRowOp{context, static_cast<const std::byte*>(deltas),
                  static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
-                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)});
+                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)},
+      scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                     ValueType gradient_type, const UpdateParams& params) try {
+                                     ValueType gradient_type, const UpdateParams& params,
+                                     const Scores& scores) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
     return Status::InvalidArgument(
@@ -312,7 +307,8 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
                           dim * SizeOf(gradient_type), gradient_type == compute,
                           SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
-                          std::vector<double>(updater.scratch_elements())});
+                          std::vector<double>(updater.scratch_elements())},
+               scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -350,14 +346,24 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
 }
 TFRA_CATCH_BAD_ALLOC
 
+#define TFRA_INSTANTIATE_WRITE(Keys, Op)                                                        \
+  template Status TableOf<Keys>::Write(const Words&, const KeyParts&, const Op&, const Scores&, \
+                                       const Report&);
 #define TFRA_INSTANTIATE(Keys)                                                           \
   template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,       \
-                                        const RowMetadata*);                             \
-  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*);   \
-  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*);  \
+                                        const RowMetadata*, const Scores&);              \
+  template Status TableOf<Keys>::AssignRows(const KeyBatch&, const void*, const void*,   \
+                                            const RowMetadata*, const Scores&, bool,     \
+                                            const Report&);                              \
+  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*,    \
+                                           const Scores&);                               \
+  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*,   \
+                                            const Scores&);                              \
   template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType, \
-                                                const UpdateParams&);                    \
-  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);
+                                                const UpdateParams&, const Scores&);     \
+  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);                       \
+  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertOp)                                           \
+  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertStringsOp)
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

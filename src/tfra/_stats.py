@@ -22,7 +22,10 @@ class TableStats:
         inserts: Keys that got a row.
         updates: Writes to rows that were there.
         removals: Keys that lost their row.
-        ignored: Keys that `accum` was told to leave alone.
+        ignored: Keys that `accum` was told to leave alone, and those that `assign` and
+            `assign_scores` did not find.
+        evictions: Keys that left a full table to make room for others.
+        rejections: Writes that a full table dropped, their keys having too low a score.
     """
 
     size: int
@@ -38,3 +41,5 @@ class TableStats:
     updates: int
     removals: int
     ignored: int
+    evictions: int
+    rejections: int

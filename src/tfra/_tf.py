@@ -57,6 +57,13 @@ _READ_ONLY_OPS = (
     "TfraSize",
     "TfraExport",
     "TfraSnapshot",
+    "TfraExportScores",
+    "TfraExportKeysAndScores",
+    "TfraExportIf",
+    "TfraSizeIf",
+    "TfraLookupScores",
+    "TfraContains",
+    "TfraEpoch",
     "TfraTrainableRows",
     "TfraTrainablePooled",
 )
@@ -74,6 +81,9 @@ else:
 for _op in _READ_ONLY_OPS:
     if _op not in ("TfraTrainableRows", "TfraTrainablePooled", "TfraLookupPooled"):
         tf.no_gradient(_op)
+
+tf.no_gradient("TfraFindOrInsert")
+tf.no_gradient("TfraInsertAndEvict")
 
 # What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
 # the last reference to it.

@@ -20,7 +20,7 @@ def export_tables(
     """Returns all keys and rows of some tables of one kind, one table after the other."""
     parts = []
     for group in _by_device(tables):
-        parts.append(_op_on(ops.tfra_export, group, name))
+        parts.append(_op_on(ops.tfra_export, group, name, Tv=tables[0].value_dtype))
     keys = _concat([part.keys for part in parts])
     values = _concat([part.values for part in parts])
     return tf.ensure_shape(keys, [None]), tf.ensure_shape(values, [None, tables[0].dim])
@@ -28,9 +28,12 @@ def export_tables(
 
 def content_of(tables: Sequence[HashTable]) -> Content:
     """Returns all that is saved of some tables of one kind, one table after the other."""
-    dtype = arguments.compute_dtype(tables[0].value_dtype)
-    parts = [_op_on(ops.tfra_snapshot, group, None, Ts=dtype) for group in _by_device(tables)]
-    names = ("keys", "values", "slots", "metadata", "rule")
+    types = {
+        "Tv": tables[0].value_dtype,
+        "Ts": arguments.compute_dtype(tables[0].value_dtype),
+    }
+    parts = [_op_on(ops.tfra_snapshot, group, None, **types) for group in _by_device(tables)]
+    names = ("keys", "values", "slots", "metadata", "scores", "rule", "epoch")
     return {name: _concat([getattr(part, name) for part in parts]) for name in names}
 
 
@@ -39,13 +42,7 @@ def _op_on(op: Any, tables: Sequence[HashTable], name: str | None, **attributes:
     first = tables[0]
     creators = [creator for table in tables for creator in table.creators()]
     with tf.control_dependencies(creators):
-        return op(
-            [t.resource_handle for t in tables],
-            Tk=first.key_dtype,
-            Tv=first.value_dtype,
-            name=name,
-            **attributes,
-        )
+        return op([t.resource_handle for t in tables], Tk=first.key_dtype, name=name, **attributes)
 
 
 def _by_device(tables: Sequence[HashTable]) -> list[list[HashTable]]:

@@ -120,8 +120,17 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
             dim=self._dim if self._row_shape else 0,
             capacity=self._capacity,
             initializer=self._initial.attribute(),
+            **self._create_options(),
         )
         return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+
+    def _create_options(self) -> dict[str, Any]:
+        """More attributes of the op that makes the table."""
+        return {}
+
+    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        return []
 
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
         if self in object_map:  # By the Variable that it belongs to.
@@ -203,6 +212,9 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
                 parts=tf.convert_to_tensor(parts, tf.int32),
                 part=part,
                 part_count=part_count,
+                # Files of other tables have none.
+                scores=content.get("scores", tf.zeros([0], tf.int64)),
+                epoch=content.get("epoch", tf.zeros([0], tf.int64)),
             )
 
     # --- The methods of the reference page.
@@ -227,7 +239,9 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         values = arguments.values_tensor(values, self._value_dtype)
         arguments.check_rows(keys, values, self._row_shape, "values")
         with self._ready():
-            return ops.tfra_insert(self.resource_handle, keys, values, name=name)
+            return ops.tfra_insert(
+                self.resource_handle, keys, values, scores=self._scores(keys), name=name
+            )
 
     def lookup(
         self,
@@ -321,7 +335,9 @@ class HashTable(TableTraining, tf.saved_model.experimental.TrackableResource):  
         arguments.check_rows(keys, deltas, self._row_shape, "values_or_deltas")
         arguments.check_rows(keys, exists, [], "exists")
         with self._ready():
-            return ops.tfra_accumulate(self.resource_handle, keys, deltas, exists, name=name)
+            return ops.tfra_accumulate(
+                self.resource_handle, keys, deltas, exists, scores=self._scores(keys), name=name
+            )
 
     def remove(self, keys: Any, name: str | None = None) -> Any:
         """Removes `keys` and its associated values from the table.

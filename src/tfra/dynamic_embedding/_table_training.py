@@ -23,6 +23,7 @@ class TableTraining:
     _initial: Any
     _ready: Any
     _default_row: Any
+    _scores: Any
 
     def lookup_pooled(
         self,
@@ -65,6 +66,7 @@ class TableTraining:
                 gradients,
                 learning_rate,
                 step,
+                scores=self._scores(keys),
                 rule=rule,
                 params=params,
                 optimizer=optimizer,
@@ -92,4 +94,5 @@ class TableTraining:
         """Assigns values and slots, or adds them to those that are there."""
         op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
         with self._ready():
-            return op(self.resource_handle, keys, values, slots, rule=rule.text())
+            scores = self._scores(keys)
+            return op(self.resource_handle, keys, values, slots, scores=scores, rule=rule.text())
