@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 import tfra
-from support import FLOATING_DTYPES, KEY_DTYPES, NUMERIC_DTYPES, VALUE_DTYPES, Case
+from support import ALL_CASES, FLOATING_DTYPES, KEY_DTYPES, NUMERIC_DTYPES, VALUE_DTYPES, Case
 
 # The machines that run the tests are slow and shared, so no example has a deadline.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
-
-ALL_CASES = [Case(k, v, dim) for k in KEY_DTYPES for v in VALUE_DTYPES for dim in (1, 3, 32)]
 
 
 @pytest.fixture(params=ALL_CASES, ids=str)

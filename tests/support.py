@@ -122,14 +122,17 @@ class Case:
     key_dtype: str
     value_dtype: str
     dim: int
+    max_capacity: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.key_dtype}-{self.value_dtype}-{self.dim}"
+        text = f"{self.key_dtype}-{self.value_dtype}-{self.dim}"
+        return text if self.max_capacity is None else f"{text}-bounded"
 
     def table(self, **options: Any) -> tfra.Table:
         """A new table of these types."""
         types = {"key_dtype": self.key_dtype, "value_dtype": self.value_dtype}
-        return tfra.Table(self.dim, **types, **options)
+        bound = {} if self.max_capacity is None else {"max_capacity": self.max_capacity}
+        return tfra.Table(self.dim, **types, **bound, **options)
 
     def keys(self, numbers: Any) -> Array:
         """One key per number."""
@@ -145,6 +148,9 @@ class Case:
         shape = (shape,) if isinstance(shape, int) else shape
         fill = b"" if self.value_dtype == "string" else 0
         return np.full((*shape, self.dim), fill, numpy_dtype(self.value_dtype))
+
+
+ALL_CASES = [Case(k, v, dim) for k in KEY_DTYPES for v in VALUE_DTYPES for dim in (1, 3, 32)]
 
 
 def run_python(code: str, *, timeout: float = 120, **environment: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from support import (
+    ALL_CASES,
     Array,
     Case,
     as_content,
@@ -15,6 +18,9 @@ from support import (
     object_array,
     row_bytes,
 )
+
+# More keys than any test here has: whatever holds for other tables holds for bounded ones.
+BOUNDED = [replace(case, max_capacity=20_000) for case in ALL_CASES if case.dim == 3]
 
 SHAPES = [(), (0,), (1,), (7,), (2, 3), (2, 0, 3), (2, 1, 2, 2)]
 
@@ -26,6 +32,12 @@ EXTREME_KEYS = {
         b"x" * (2**20 - 1),
     ],
 }  # fmt: skip
+
+
+@pytest.fixture(params=[*ALL_CASES, *BOUNDED], ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Tables of all types, without a bound and with one."""
+    return request.param
 
 
 def numbered(shape: tuple[int, ...], start: int = 0) -> Array:

@@ -80,6 +80,14 @@ Values::Values(const ValuesArgument& argument, ValueType type, size_t count, con
   data_ = views_.data();
 }
 
+KeyScores::KeyScores(const Table& table, const ScoresArgument& argument, size_t keys) {
+  if (!argument) return;
+  RequireBytes(argument->size() * sizeof(uint64_t), keys * sizeof(uint64_t), "scores");
+  const EvictStrategy strategy = table.options().bound.strategy;
+  const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
+  scores_ = Scores{counts ? Scores::kCounts : Scores::kExact, argument->data()};
+}
+
 void RequireBytes(size_t received, size_t bytes, const char* what) {
   if (received == bytes) return;
   throw nb::value_error((std::string(what) + ": expected " + std::to_string(bytes) +
@@ -151,6 +159,17 @@ RuleSpec RuleOf(const nb::dict& fields) {
   rule.centered = Field<bool>(fields, "centered");
   rule.initial_accumulator = Field<double>(fields, "initial_accumulator");
   return rule;
+}
+
+Bound BoundOf(const nb::dict& fields) {
+  static constexpr std::string_view kStrategies[] = {"lru", "lfu", "epochlru", "epochlfu",
+                                                     "customized"};
+  Bound bound;
+  bound.max_capacity = Field<int64_t>(fields, "max_capacity");
+  bound.strategy =
+      EnumOf<EvictStrategy>(kStrategies, Field<std::string>(fields, "evict_strategy"), "strategy");
+  bound.remember_counts = Field<bool>(fields, "remember_counts");
+  return bound;
 }
 
 UpdateParams ParamsOf(const nb::dict& fields) {

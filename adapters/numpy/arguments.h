@@ -59,6 +59,20 @@ class Values {
   const void* data_;
 };
 
+// Scores of the keys of a writing call, or None.
+using ScoresArgument =
+    std::optional<nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
+
+// Those, as the table's strategy takes them: numbers of times where it counts, else the scores.
+class KeyScores {
+ public:
+  KeyScores(const Table& table, const ScoresArgument& argument, size_t keys);
+  const Scores& get() const { return scores_; }
+
+ private:
+  Scores scores_;
+};
+
 // Raises unless an array has exactly `bytes` bytes.
 void RequireBytes(size_t received, size_t bytes, const char* what);
 
@@ -68,5 +82,6 @@ InitializerSpec InitializerOf(const nb::dict& fields);
 RuleSpec RuleOf(const nb::dict& fields);
 AdmissionSpec AdmissionOf(const nb::dict& fields);
 UpdateParams ParamsOf(const nb::dict& fields);
+Bound BoundOf(const nb::dict& fields);
 
 }  // namespace tfra::python

@@ -6,22 +6,13 @@
 #include <utility>
 
 #include "arguments.h"
+#include "bounded.h"
+#include "results.h"
 #include "tfra/thread_pool.h"
 #include "tfra/version.h"
 
 namespace tfra::python {
 namespace {
-
-// Runs an engine call without the GIL and raises what it returns.
-template <typename Call>
-void Run(Call&& call) {
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    status = call();
-  }
-  Raise(status);
-}
 
 TableOptions OptionsOf(const std::string& key_type, const std::string& value_type, int64_t dim,
                        const nb::dict& initializer, const nb::dict& rule, bool metadata,
@@ -54,31 +45,11 @@ nb::dict DictOf(const TableStats& stats) {
   dict["ignored"] = stats.ignored;
   dict["refused"] = stats.refused;
   dict["evictions"] = stats.evictions;
+  dict["rejections"] = stats.rejections;
   dict["expirations"] = stats.expirations;
   dict["restrict_runs"] = stats.restrict_runs;
   dict["waiting"] = stats.waiting;
   return dict;
-}
-
-nb::list BytesList(const std::vector<std::string>& texts) {
-  nb::list list;
-  for (const std::string& text : texts) list.append(nb::bytes(text.data(), text.size()));
-  return list;
-}
-
-// An array that owns the vector's memory.
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> ArrayOf(std::vector<T> vector) {
-  auto* owned = new std::vector<T>(std::move(vector));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
-}
-
-nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> ArrayOf(std::vector<std::byte> vector) {
-  auto* owned = new std::vector<std::byte>(std::move(vector));
-  nb::capsule owner(owned,
-                    [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
-  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
 }
 
 class NativeTable {
@@ -124,8 +95,10 @@ class NativeTable {
   }
 
   void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
-              const std::optional<InBytes>& slots, const std::optional<InBytes>& metadata) {
+              const std::optional<InBytes>& slots, const std::optional<InBytes>& metadata,
+              const ScoresArgument& scores_argument) {
     const Keys keys(keys_argument);
+    const KeyScores scores(*table_, scores_argument, keys.size());
     const Values values(values_argument, type(), keys.size() * dim(), "values");
     if (slots) {
       RequireBytes(slots->size(),
@@ -137,26 +110,29 @@ class NativeTable {
       RequireBytes(metadata->size(), keys.size() * sizeof(RowMetadata), "metadata");
       rows = reinterpret_cast<const RowMetadata*>(metadata->data());
     }
-    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data, rows); });
+    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data, rows, scores.get()); });
   }
 
   void Accumulate(const KeysArgument& keys_argument, const ValuesArgument& deltas_argument,
-                  const InBytes& exists) {
+                  const InBytes& exists, const ScoresArgument& scores_argument) {
     const Keys keys(keys_argument);
     const Values deltas(deltas_argument, type(), keys.size() * dim(), "deltas");
     RequireBytes(exists.size(), keys.size(), "exists");
     const bool* mask = reinterpret_cast<const bool*>(exists.data());
-    Run([&] { return table_->Accumulate(keys.batch(), deltas.data(), mask); });
+    const KeyScores scores(*table_, scores_argument, keys.size());
+    Run([&] { return table_->Accumulate(keys.batch(), deltas.data(), mask, scores.get()); });
   }
 
   void ApplyGradients(const KeysArgument& keys_argument, const InBytes& gradients,
-                      const std::string& gradient_type, const nb::dict& params) {
+                      const std::string& gradient_type, const nb::dict& params,
+                      const ScoresArgument& scores_argument) {
     const Keys keys(keys_argument);
     const ValueType given = ValueTypeOf(gradient_type);
     RequireBytes(gradients.size(), keys.size() * dim() * SizeOf(given), "gradients");
     const UpdateParams update = ParamsOf(params);
     const void* data = gradients.data();
-    Run([&] { return table_->ApplyGradients(keys.batch(), data, given, update); });
+    const KeyScores scores(*table_, scores_argument, keys.size());
+    Run([&] { return table_->ApplyGradients(keys.batch(), data, given, update, scores.get()); });
   }
 
   size_t Remove(const KeysArgument& keys_argument) {
@@ -193,10 +169,9 @@ class NativeTable {
     ExportCursor cursor{position, false};
     ExportBatch batch;
     Run([&] { return table_->Export(max_rows, &cursor, &batch); });
-    nb::object values = type() == ValueType::kString ? nb::object(BytesList(batch.string_values))
-                                                     : nb::cast(ArrayOf(std::move(batch.values)));
-    return nb::make_tuple(KeysOf(&batch), values, ArrayOf(std::move(batch.slots)),
-                          NumbersOf(batch.metadata), cursor.position, cursor.done);
+    return nb::make_tuple(KeysOf(*table_, &batch), ValuesOf(*table_, &batch),
+                          ArrayOf(std::move(batch.slots)), NumbersOf(batch.metadata),
+                          cursor.position, cursor.done);
   }
 
   void Touch(const KeysArgument& keys_argument) {
@@ -276,8 +251,10 @@ class NativeTable {
   nb::object SelectIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
     ExportBatch batch;
     Run([&] { return table_->SelectIf(Predicate(written_before, count_below), &batch); });
-    return KeysOf(&batch);
+    return KeysOf(*table_, &batch);
   }
+
+  Table& table() const { return *table_; }
 
  private:
   static MetadataPredicate Predicate(std::optional<int64_t> written_before,
@@ -300,12 +277,6 @@ class NativeTable {
     return ArrayOf(std::move(numbers));
   }
 
-  nb::object KeysOf(ExportBatch* batch) const {
-    return table_->options().key_type == KeyType::kString
-               ? nb::object(BytesList(batch->string_keys))
-               : nb::cast(ArrayOf(std::move(batch->int_keys)));
-  }
-
   ValueType type() const { return table_->options().value_type; }
   size_t dim() const { return static_cast<size_t>(table_->options().dim); }
 
@@ -318,25 +289,29 @@ NB_MODULE(_native, m) {
   using namespace nb::literals;
   m.doc() = "The engine of tfra, over raw bytes. Use tfra.Table instead.";
 
-  nb::class_<NativeTable>(m, "NativeTable")
+  nb::class_<NativeTable> table(m, "NativeTable");
+  table
       .def(
           "__init__",
           [](NativeTable* self, const std::string& key_type, const std::string& value_type,
              int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
-             const nb::dict& admission, int64_t capacity) {
-            new (self) NativeTable(OptionsOf(key_type, value_type, dim, initializer, rule, metadata,
-                                             admission, capacity));
+             const nb::dict& admission, int64_t capacity, const nb::dict& bound) {
+            TableOptions options = OptionsOf(key_type, value_type, dim, initializer, rule, metadata,
+                                             admission, capacity);
+            options.bound = BoundOf(bound);
+            new (self) NativeTable(options);
           },
           "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
-          "admission"_a, "capacity"_a)
+          "admission"_a, "capacity"_a, "bound"_a)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
       .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none(),
-           "metadata"_a.none())
-      .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a)
+           "metadata"_a.none(), "scores"_a.none())
+      .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a,
+           "scores"_a.none())
       .def("apply_gradients", &NativeTable::ApplyGradients, "keys"_a, "gradients"_a,
-           "gradient_type"_a, "params"_a)
+           "gradient_type"_a, "params"_a, "scores"_a.none())
       .def("remove", &NativeTable::Remove, "keys"_a)
       .def("clear", &NativeTable::Clear)
       .def("reserve", &NativeTable::Reserve, "keys"_a)
@@ -357,6 +332,7 @@ NB_MODULE(_native, m) {
       .def("count_if", &NativeTable::CountIf, "written_before"_a.none(), "count_below"_a.none())
       .def("remove_if", &NativeTable::RemoveIf, "written_before"_a.none(), "count_below"_a.none())
       .def("select_if", &NativeTable::SelectIf, "written_before"_a.none(), "count_below"_a.none());
+  DefineBounded(table);
 
   m.def(
       "estimate_memory",

@@ -79,6 +79,32 @@ void Values::RequireRowPerKey(const Keys& keys) const {
                   ToString(dims_));
 }
 
+KeyScores::KeyScores(const OpContext& context, int input, const TableUse& table, const Keys& keys)
+    : tensor_(context.inputs() > input ? context.Input(input) : Tensor(nullptr)) {
+  if (tensor_.get() == nullptr) return;
+  RequireShape(tensor_, keys.dims(), "scores");
+  RequireNoNegative(tensor_);
+  const EvictStrategy strategy = table->options().bound.strategy;
+  const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
+  if (!counts && strategy != EvictStrategy::kCustomized) {
+    InvalidArgument("expected no scores: the strategy of the table makes its own. Received scores");
+  }
+  scores_ = Scores{counts ? Scores::kCounts : Scores::kExact, tensor_.data<const uint64_t>()};
+}
+
+void RequireBounded(const Table& table) {
+  if (!IsBounded(table)) InvalidArgument("expected a bounded table, received one without scores");
+}
+
+void RequireNoNegative(const Tensor& scores) {
+  const auto* values = scores.data<const int64_t>();
+  for (int64_t i = 0; i < scores.elements(); ++i) {
+    if (values[i] < 0) {
+      InvalidArgument("expected scores that are 0 or more, received " + std::to_string(values[i]));
+    }
+  }
+}
+
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor) {
   auto* out = tensor.data<TString>();
   for (size_t i = 0; i < strings.size(); ++i) out[i].Set(strings[i]);

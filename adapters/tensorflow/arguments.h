@@ -59,6 +59,26 @@ class Values {
   std::vector<std::string_view> views_;
 };
 
+// The scores of keys that a writing op may be given, as its last input: int64, from 0 on. Of a
+// table that counts how often keys come, they are the numbers of times.
+class KeyScores {
+ public:
+  // Throws unless there is a score for each key and the table's strategy has a use for them.
+  KeyScores(const OpContext& context, int input, const TableUse& table, const Keys& keys);
+
+  const Scores& get() const { return scores_; }
+
+ private:
+  Tensor tensor_;
+  Scores scores_;
+};
+
+inline bool IsBounded(const Table& table) { return table.options().bound.max_capacity > 0; }
+// Throws unless keys of the table have scores.
+void RequireBounded(const Table& table);
+// Throws if one of the scores, int64, is negative.
+void RequireNoNegative(const Tensor& scores);
+
 // Writes the strings to a fresh tensor of strings.
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);
 

@@ -38,9 +38,19 @@ InitializerSpec InitializerOf(const std::string& text) {
   return spec;
 }
 
+EvictStrategy StrategyOf(const std::string& name) {
+  if (name == "lru") return EvictStrategy::kLru;
+  if (name == "lfu") return EvictStrategy::kLfu;
+  if (name == "epochlru") return EvictStrategy::kEpochLru;
+  if (name == "epochlfu") return EvictStrategy::kEpochLfu;
+  return EvictStrategy::kCustomized;  // The op takes no other name.
+}
+
 std::string Describe(TF_DataType key_dtype, const TableOptions& options) {
-  return std::string(NameOf(key_dtype)) + " keys, " + NameOf(options.value_type) +
-         " values and dim " + std::to_string(options.dim);
+  std::string text = std::string(NameOf(key_dtype)) + " keys, " + NameOf(options.value_type) +
+                     " values and dim " + std::to_string(options.dim);
+  if (options.bound.max_capacity == 0) return text;
+  return text + ", of at most " + std::to_string(options.bound.max_capacity) + " keys";
 }
 
 }  // namespace
@@ -49,6 +59,7 @@ std::shared_ptr<NamedTable> CreateKernel::Make() const {
   auto table = std::make_shared<NamedTable>();
   table->key_dtype = key_dtype;
   table->scalars = scalars;
+  table->step_per_epoch = step_per_epoch;
   Check(Table::Create(options, &table->table));
   return table;
 }
@@ -57,7 +68,9 @@ void CreateKernel::RequireSame(const NamedTable& table) const {
   const std::shared_lock lock(table.mutex);
   const TableOptions& there = table.table->options();
   if (table.key_dtype == key_dtype && there.value_type == options.value_type &&
-      there.dim == options.dim && table.scalars == scalars) {
+      there.dim == options.dim && table.scalars == scalars &&
+      there.bound.max_capacity == options.bound.max_capacity &&
+      there.bound.strategy == options.bound.strategy) {
     return;
   }
   InvalidArgument("expected a table with " + Describe(key_dtype, options) +
@@ -77,6 +90,9 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction) {
     options.initializer = InitializerOf(StringAttribute(construction, "initializer"));
     options.metadata = BoolAttribute(construction, "metadata");
     options.admission = AdmissionOf(StringAttribute(construction, "admission"));
+    options.bound.max_capacity = IntAttribute(construction, "max_capacity");
+    options.bound.strategy = StrategyOf(StringAttribute(construction, "evict_strategy"));
+    kernel.step_per_epoch = IntAttribute(construction, "step_per_epoch");
   });
 }
 

@@ -16,10 +16,11 @@ AdmissionSpec AdmissionOf(const std::string& text);
 struct CreateKernel {
   TF_DataType key_dtype;
   bool scalars;
+  int64_t step_per_epoch;
   TableOptions options;
 
   std::shared_ptr<NamedTable> Make() const;
-  // Throws if a table that exists already is of other types or another dim.
+  // Throws if a table that exists already is of other types, another dim or another bound.
   void RequireSame(const NamedTable& table) const;
 };
 

@@ -56,55 +56,68 @@ class GrowingBuffer {
   size_t capacity_ = 0;
 };
 
+// What is exported beside the keys.
+struct Parts {
+  bool values = false;
+  bool slots_and_metadata = false;
+  bool scores = false;
+};
+
+constexpr size_t kRowsAtATime = 16384;
+
 class Exporter {
  public:
   Exporter(const OpContext& context, std::vector<TableUse> tables)
       : context_(context), tables_(std::move(tables)) {
-    uint64_t rows = 0;
-    for (const TableUse& table : tables_) rows += table->size();
+    for (const TableUse& table : tables_) expected_rows_ += table->size();
     const Table& first = *tables_[0];
     type_ = first.options().value_type;
     dim_ = first.options().dim;
     slot_elements_ = first.slot_elements();
     key_bytes_ = key_dtype() == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
-    if (key_dtype() != TF_STRING) keys_.Reserve(rows * key_bytes_);
-    if (type_ != ValueType::kString) values_.Reserve(rows * RowBytes());
+    if (key_dtype() != TF_STRING) keys_.Reserve(expected_rows_ * key_bytes_);
   }
 
-  const RuleSpec& rule() const { return tables_[0]->options().rule; }
+  const TableUse& first() const { return tables_[0]; }
 
-  // Goes through the tables and sets the outputs.
-  void Run(bool with_slots_and_metadata) {
-    constexpr size_t kBatch = 16384;
+  // Goes through the tables, so many rows at a time, and sets the outputs: the keys and the parts,
+  // in their order.
+  void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
+    if (parts.values && type_ != ValueType::kString) values_.Reserve(expected_rows_ * RowBytes());
     ExportBatch batch;
     for (const TableUse& table : tables_) {
       for (ExportCursor cursor; !cursor.done;) {
-        Check(table->Export(kBatch, &cursor, &batch));
-        Append(&batch, with_slots_and_metadata);
+        Check(table->Export(rows_at_a_time, &cursor, &batch));
+        Append(&batch, parts);
       }
     }
+    int output = 0;
     if (key_dtype() == TF_STRING) {
-      StoreStrings(string_keys_, context_.Output(0, TF_STRING, {rows_}));
+      StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows_}));
     } else {
-      context_.SetOutput(0, keys_.Take(key_dtype(), {rows_}));
+      context_.SetOutput(output++, keys_.Take(key_dtype(), {rows_}));
     }
-    if (type_ == ValueType::kString) {
-      StoreStrings(string_values_, context_.Output(1, TF_STRING, {rows_, dim_}));
-    } else {
-      context_.SetOutput(1, values_.Take(DataTypeOf(type_), {rows_, dim_}));
+    if (parts.values && type_ == ValueType::kString) {
+      StoreStrings(string_values_, context_.Output(output++, TF_STRING, {rows_, dim_}));
+    } else if (parts.values) {
+      context_.SetOutput(output++, values_.Take(DataTypeOf(type_), {rows_, dim_}));
     }
-    if (!with_slots_and_metadata) return;
-    context_.SetOutput(2, slots_.Take(DataTypeOf(ComputeType(type_)),
-                                      {rows_, static_cast<int64_t>(slot_elements_)}));
-    const bool metadata = tables_[0]->options().metadata;
-    context_.SetOutput(3, metadata_.Take(TF_INT32, {rows_, metadata ? 2 : 0}));
+    if (parts.slots_and_metadata) {
+      context_.SetOutput(output++, slots_.Take(DataTypeOf(ComputeType(type_)),
+                                               {rows_, static_cast<int64_t>(slot_elements_)}));
+      const bool metadata = tables_[0]->options().metadata;
+      context_.SetOutput(output++, metadata_.Take(TF_INT32, {rows_, metadata ? 2 : 0}));
+    }
+    if (parts.scores) {
+      context_.SetOutput(output, scores_.Take(TF_INT64, {IsBounded(*first()) ? rows_ : 0}));
+    }
   }
 
  private:
   TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
 
-  void Append(ExportBatch* batch, bool with_slots_and_metadata) {
+  void Append(ExportBatch* batch, const Parts& parts) {
     rows_ += static_cast<int64_t>(batch->size);
     if (key_bytes_ == sizeof(int32_t)) {
       auto* out = static_cast<int32_t*>(keys_.Append(batch->size * key_bytes_));
@@ -114,12 +127,18 @@ class Exporter {
     }
     std::move(batch->string_keys.begin(), batch->string_keys.end(),
               std::back_inserter(string_keys_));
-    values_.Append(batch->values.data(), batch->values.size());
-    std::move(batch->string_values.begin(), batch->string_values.end(),
-              std::back_inserter(string_values_));
-    if (!with_slots_and_metadata) return;
-    slots_.Append(batch->slots.data(), batch->slots.size());
-    metadata_.Append(batch->metadata.data(), batch->metadata.size() * sizeof(RowMetadata));
+    if (parts.values) {
+      values_.Append(batch->values.data(), batch->values.size());
+      std::move(batch->string_values.begin(), batch->string_values.end(),
+                std::back_inserter(string_values_));
+    }
+    if (parts.slots_and_metadata) {
+      slots_.Append(batch->slots.data(), batch->slots.size());
+      metadata_.Append(batch->metadata.data(), batch->metadata.size() * sizeof(RowMetadata));
+    }
+    if (parts.scores) {
+      scores_.Append(batch->scores.data(), batch->scores.size() * sizeof(uint64_t));
+    }
   }
 
   const OpContext& context_;
@@ -129,14 +148,16 @@ class Exporter {
   size_t slot_elements_;
   size_t key_bytes_;
 
+  size_t expected_rows_ = 0;
   int64_t rows_ = 0;
-  GrowingBuffer keys_, values_, slots_, metadata_;
+  GrowingBuffer keys_, values_, slots_, metadata_, scores_;
   std::vector<std::string> string_keys_, string_values_;
 };
 
-std::vector<TableUse> UseTables(const OpContext& context) {
+// others: inputs after the tables.
+std::vector<TableUse> UseTables(const OpContext& context, int others) {
   std::vector<TableUse> tables;
-  for (int i = 0; i < context.inputs(); ++i) tables.push_back(UseTable(context, i));
+  for (int i = 0; i < context.inputs() - others; ++i) tables.push_back(UseTable(context, i));
   return tables;
 }
 
@@ -145,7 +166,7 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
   for (;;) {
     RuleSpec rule;
     {
-      std::vector<TableUse> tables = UseTables(context);
+      std::vector<TableUse> tables = UseTables(context, 0);
       for (const TableUse& table : tables) {
         if (rule.kind == RuleKind::kNone) rule = table->options().rule;
       }
@@ -161,7 +182,9 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
 }  // namespace
 
 void Export(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { Exporter(context, UseTables(context)).Run(false); });
+  RunKernel(op, [](const OpContext& context) {
+    Exporter(context, UseTables(context, 0)).Run({.values = true});
+  });
 }
 
 void ExportPart(void*, TF_OpKernelContext* op) {
@@ -208,8 +231,32 @@ void ExportPart(void*, TF_OpKernelContext* op) {
 void Snapshot(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     Exporter exporter(context, UseTablesOfOneRule(context));
-    exporter.Run(true);
-    StoreStrings({TextOf(exporter.rule())}, context.Output(4, TF_STRING, {1}));
+    exporter.Run({.values = true, .slots_and_metadata = true, .scores = true});
+    const TableUse& table = exporter.first();
+    StoreStrings({TextOf(table->options().rule)}, context.Output(5, TF_STRING, {1}));
+    auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();
+    epoch[0] = table->epoch();
+    epoch[1] = table.named().steps;
+  });
+}
+
+void ExportScores(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    Exporter exporter(context, UseTables(context, 0));
+    RequireBounded(*exporter.first());
+    exporter.Run({.values = true, .scores = true});
+  });
+}
+
+void ExportKeysAndScores(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const int64_t split_size = *context.Input(context.inputs() - 1).data<const int64_t>();
+    if (split_size < 1) {
+      InvalidArgument("expected a split_size of 1 or more, received " + std::to_string(split_size));
+    }
+    Exporter exporter(context, UseTables(context, 1));
+    RequireBounded(*exporter.first());
+    exporter.Run({.scores = true}, static_cast<size_t>(split_size));
   });
 }
 

@@ -76,7 +76,9 @@ void Insert(void*, TF_OpKernelContext* op) {
     const Keys keys(table.named(), context.Input(1));
     const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
-    Check(table->Assign(keys.batch(), values.data()));
+    const KeyScores scores(context, 3, table, keys);
+    Check(table->Assign(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
+    table.CountStep();
   });
 }
 
@@ -98,7 +100,8 @@ void Accumulate(void* kernel, TF_OpKernelContext* op) {
       InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
                       ", received shape " + ToString(exists.dims()));
     }
-    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(),
+    const KeyScores scores(context, 4, table, keys);
+    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(), scores.get(),
                             *static_cast<const NewKeys*>(kernel)));
   });
 }

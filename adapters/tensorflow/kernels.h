@@ -5,7 +5,10 @@
 
 namespace tfra::tf {
 
-// table -> token. Attributes: key_dtype, value_dtype, dim (0 for scalars), capacity, initializer.
+// Ops that write to keys take also the scores of these, or nothing, as their last input.
+
+// table -> token. Attributes: key_dtype, value_dtype, dim (0 for scalars), capacity, initializer,
+// max_capacity (0: any), evict_strategy, step_per_epoch.
 void* NewCreateKernel(TF_OpKernelConstruction* construction);
 void DeleteCreateKernel(void* kernel);
 void CreateTable(void* kernel, TF_OpKernelContext* context);
@@ -33,8 +36,8 @@ void DeletePoolingKernel(void* kernel);
 
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// table, keys, values, slots, metadata, rule, parts, part, part_count: in place of what is in the
-// table, the keys of one part; of all keys, if there is one part only.
+// table, keys, values, slots, metadata, rule, parts, part, part_count, scores, epoch: in place of
+// what is in the table, the keys of one part; of all keys, if there is one part only.
 void Restore(void*, TF_OpKernelContext* context);
 // Of Accumulate and Touch. Attributes: new_keys.
 void* NewNewKeysKernel(TF_OpKernelConstruction* construction);
@@ -49,7 +52,7 @@ void Clear(void*, TF_OpKernelContext* context);
 void Size(void*, TF_OpKernelContext* context);
 // tables -> keys, values
 void Export(void*, TF_OpKernelContext* context);
-// tables -> keys, values, slots, metadata, rule
+// tables -> keys, values, slots, metadata, scores, rule, epoch and steps in all
 void Snapshot(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
@@ -95,6 +98,33 @@ void ExportPart(void*, TF_OpKernelContext* context);
 void SnapshotAdmission(void*, TF_OpKernelContext* context);
 // table, keys, seen, filter, parts (or none), part, part_count
 void RestoreAdmission(void*, TF_OpKernelContext* context);
+// What only bounded tables do.
+// tables -> keys, values, scores
+void ExportScores(void*, TF_OpKernelContext* context);
+// tables, split_size -> keys, scores
+void ExportKeysAndScores(void*, TF_OpKernelContext* context);
+// table, keys, values -> evicted keys, values, scores, rejected
+void InsertAndEvict(void*, TF_OpKernelContext* context);
+// table, keys, defaults, initial (whether the table's initial value is meant) -> values, exists
+void FindOrInsert(void*, TF_OpKernelContext* context);
+// table, keys, values
+void AssignExisting(void*, TF_OpKernelContext* context);
+// table, keys, scores
+void AssignScores(void*, TF_OpKernelContext* context);
+// table, keys -> scores, exists
+void LookupScores(void*, TF_OpKernelContext* context);
+// table, keys -> exists
+void Contains(void*, TF_OpKernelContext* context);
+// table, at_least and, maybe, below -> count; -> count; -> keys, values, scores
+void SizeIf(void*, TF_OpKernelContext* context);
+void EraseIf(void*, TF_OpKernelContext* context);
+void ExportIf(void*, TF_OpKernelContext* context);
+// table, keys
+void Reserve(void*, TF_OpKernelContext* context);
+// table, epoch
+void SetEpoch(void*, TF_OpKernelContext* context);
+// table -> epoch
+void Epoch(void*, TF_OpKernelContext* context);
 // -> the number of tables in this process
 void CountTables(void*, TF_OpKernelContext* context);
 

@@ -25,6 +25,13 @@ TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleRequest& request
   }
 }
 
+void TableUse::CountStep() const {
+  if (named_->step_per_epoch == 0) return;
+  if ((named_->steps.fetch_add(1) + 1) % named_->step_per_epoch != 0) return;
+  const uint32_t epoch = named_->table->epoch();
+  if (epoch < kMaxEpoch) named_->table->SetEpoch(epoch + 1);
+}
+
 Registry& Registry::Get() {
   static Registry* registry = new Registry;  // Tokens may be released while the process ends.
   return *registry;

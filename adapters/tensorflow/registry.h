@@ -5,6 +5,7 @@
 // its Session closes, its server ends).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -18,10 +19,15 @@
 
 namespace tfra::tf {
 
+// TensorFlow sees scores as int64, so that epochs, their high halves, have 31 bits.
+inline constexpr uint32_t kMaxEpoch = INT32_MAX;
+
 // A table as TensorFlow sees it.
 struct NamedTable {
   TF_DataType key_dtype;
-  bool scalars;  // Values have the shape of the keys; the table's dim is 1.
+  bool scalars;                // Values have the shape of the keys; the table's dim is 1.
+  int64_t step_per_epoch = 0;  // 0: the epoch stays until it is set.
+  mutable std::atomic<int64_t> steps{0};  // See TableUse::CountStep.
   mutable std::shared_mutex mutex;
   // Guarded by mutex.
   std::unique_ptr<Table> table;  // Replaced when another rule comes.
@@ -46,6 +52,10 @@ class TableUse {
   const NamedTable& named() const { return *named_; }
   Table& operator*() const { return *named_->table; }
   Table* operator->() const { return named_->table.get(); }
+
+  // Notes one call that inserted, or one optimizer step. The epoch of the scores goes on after
+  // every step_per_epoch of them.
+  void CountStep() const;
 
  private:
   std::shared_ptr<NamedTable> named_;

@@ -33,13 +33,19 @@ class Picker {
   std::vector<char> picked_;
 };
 
+Scores ExactScores(const void* scores) {
+  if (scores == nullptr) return Scores();
+  return Scores{Scores::kExact, static_cast<const uint64_t*>(scores)};
+}
+
 template <typename Key>
 void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
                  std::vector<Picker> rows) {
   std::vector<Key> picked;
   const auto flush = [&] {
     Check(table->Assign(KeyBatch(picked.data(), picked.size()), rows[0].picked(), rows[1].picked(),
-                        static_cast<const RowMetadata*>(rows[2].picked())));
+                        static_cast<const RowMetadata*>(rows[2].picked()),
+                        ExactScores(rows[3].picked())));
     picked.clear();
     for (Picker& picker : rows) picker.Clear();
   };
@@ -84,10 +90,16 @@ void Restore(void*, TF_OpKernelContext* op) {
                         "), received " + std::to_string(part_of[i]));
       }
     }
+    const Tensor scores = context.Input(9), epoch = context.Input(10);
     // Everything is checked: now the table may change.
     Check(table->Clear());
-    // What was saved without slots or metadata, or for another optimizer, is restored with initial
-    // ones.
+    if (IsBounded(*table) && epoch.elements() >= 2) {
+      // Before the rows come: their scores belong to it.
+      table->SetEpoch(static_cast<uint32_t>(epoch.data<const int64_t>()[0]));
+      table.named().steps = epoch.data<const int64_t>()[1];
+    }
+    // What was saved without slots, metadata or scores, or for another optimizer, is restored with
+    // initial ones.
     const auto slot_elements = static_cast<int64_t>(table->slot_elements());
     const ValueType slot_type = ComputeType(options.value_type);
     const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
@@ -95,9 +107,11 @@ void Restore(void*, TF_OpKernelContext* op) {
     const bool has_metadata = options.metadata && metadata.dims() == Dims{n, 2};
     const void* slot_rows = has_slots ? slots.data<void>() : nullptr;
     const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
+    const bool has_scores = IsBounded(*table) && scores.dims() == Dims{n};
+    const void* score_rows = has_scores ? scores.data<void>() : nullptr;
     if (part_count <= 1) {
       Check(table->Assign(keys.batch(), values.data(), slot_rows,
-                          static_cast<const RowMetadata*>(metadata_rows)));
+                          static_cast<const RowMetadata*>(metadata_rows), ExactScores(score_rows)));
       return;
     }
     const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
@@ -105,7 +119,7 @@ void Restore(void*, TF_OpKernelContext* op) {
     const std::vector<Picker> rows = {
         Picker(values.data(), static_cast<size_t>(options.dim) * element),
         Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
-        Picker(metadata_rows, sizeof(RowMetadata))};
+        Picker(metadata_rows, sizeof(RowMetadata)), Picker(score_rows, sizeof(uint64_t))};
     if (keys.batch().type == KeyType::kString) {
       RestorePart(&*table, keys.batch().strings, part_of, part, keys.size(), rows);
     } else {

@@ -88,6 +88,8 @@ void KeysShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 template void KeysShapes<3>(TF_ShapeInferenceContext*, TF_Status*);
+template void KeysShapes<1>(TF_ShapeInferenceContext*, TF_Status*);
+template void KeysShapes<2>(TF_ShapeInferenceContext*, TF_Status*);
 
 void PooledShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   SameShape(context, 4, 0, status);

@@ -72,8 +72,10 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
     RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
+    const KeyScores scores(context, 5, table, keys);
     Check(table->ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
-                                params, step.new_keys));
+                                params, scores.get(), step.new_keys));
+    table.CountStep();
   });
 }
 
@@ -101,11 +103,15 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     const Tensor slots = context.Input(3);
     RequireShape(slots, RowDims(keys, static_cast<int64_t>(table->slot_elements())), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
+    const KeyScores scores(context, 4, table, keys);
     if constexpr (kAdd) {
-      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), new_keys));
+      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), scores.get(),
+                             new_keys));
     } else {
-      Check(table->Assign(keys.batch(), values.data(), slots.data<void>(), nullptr, new_keys));
+      Check(table->Assign(keys.batch(), values.data(), slots.data<void>(), nullptr, scores.get(),
+                          new_keys));
     }
+    table.CountStep();
   });
 }
 

@@ -102,7 +102,8 @@ void Stats(void*, TF_OpKernelContext* op) {
               std::array{stats.size, stats.capacity, stats.index_bytes, stats.row_bytes,
                          stats.string_bytes, stats.admission_bytes, stats.hits, stats.misses,
                          stats.inserts, stats.updates, stats.removals, stats.ignored, stats.refused,
-                         stats.evictions, stats.expirations, stats.restrict_runs, stats.waiting});
+                         stats.evictions, stats.rejections, stats.expirations, stats.restrict_runs,
+                         stats.waiting});
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include "batch.h"
 #include "keys.h"
+#include "new_keys.h"
 #include "shard.h"
 
 namespace tfra {
@@ -36,7 +37,7 @@ class KeyParts {
 
   // Keeps of equal keys the first, and chains the others to it. Returns the chains: for each key
   // number the next equal one, or kEnd.
-  static constexpr uint32_t kEnd = UINT32_MAX;
+  static constexpr uint32_t kEnd = KeyChains::kEnd;
   std::unique_ptr<uint32_t[]> ExtractDuplicates(const Words& words);
 
  private:

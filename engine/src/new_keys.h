@@ -41,6 +41,51 @@ class PendingBlobs {
   std::vector<Blob*> blobs_;
 };
 
+// Chains equal keys, in the order in which they are added.
+class KeyChains {
+ public:
+  static constexpr uint32_t kEnd = UINT32_MAX;
+
+  // next: for the number of each key that is added, that of the next equal one, or kEnd.
+  KeyChains(const Words& words, size_t at_most, uint32_t* next)
+      : words_(words),
+        mask_((size_t{1} << (64 - __builtin_clzll(at_most * 2 + 1))) - 1),
+        next_(next),
+        chains_(mask_ + 1) {}
+
+  // Some keys ahead of Add.
+  void Prefetch(uint32_t i) const { __builtin_prefetch(&chains_[Scramble(words_[i]) & mask_], 1); }
+
+  // `i` is the key's number. Returns whether it is the first of its chain.
+  bool Add(uint32_t i) {
+    next_[i] = kEnd;
+    size_t place = Scramble(words_[i]) & mask_;
+    while (chains_[place].first != kEnd && !words_.Equal(chains_[place].first, i)) {
+      place = (place + 1) & mask_;
+    }
+    Chain& chain = chains_[place];
+    const bool first = chain.first == kEnd;
+    if (first) {
+      chain.first = i;
+    } else {
+      next_[chain.last] = i;
+    }
+    chain.last = i;
+    return first;
+  }
+
+ private:
+  struct Chain {
+    uint32_t first = kEnd;
+    uint32_t last;
+  };
+
+  const Words& words_;
+  size_t mask_;
+  uint32_t* next_;
+  std::vector<Chain> chains_;  // An open-addressed table, at most half full.
+};
+
 // Tells keys seen for the first time from repetitions.
 class DistinctKeys {
  public:

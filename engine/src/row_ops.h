@@ -6,6 +6,12 @@
 //   Inserts(i)           whether key i, missing, is to be inserted
 //   Update(i, row)       changes a row that is there
 //   Fill(i, word, row)   writes a new row, all but the key of a string table
+//   kFinds               whether an update is a lookup, and is counted as one
+//
+// and may have
+//
+//   Reject(i, word)      is called instead of Fill when a full table does not take key i
+//   next                 chains of equal keys, of which only the first is written
 //
 // Each thread has its own copy.
 #pragma once
@@ -55,6 +61,8 @@ struct RowContext {
 
 // Renews the metadata. Not for string values, unless new keys are dropped.
 struct TouchOp {
+  static constexpr bool kFinds = false;
+
   RowContext context;
 
   size_t row_bytes() const { return context.layout.stride; }
@@ -73,10 +81,13 @@ struct TouchOp {
 
 template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
 struct AssignOp {
+  static constexpr bool kFinds = false;
+
   RowContext context;
   const std::byte* values;
   const std::byte* slots;       // Or null. REQUIRES, if not: kBytes is 0.
   const RowMetadata* metadata;  // Or null.
+  bool insert_missing;
 
   size_t value_bytes() const { return kBytes > 0 ? kBytes : context.layout.value_bytes; }
   size_t row_bytes() const { return kBytes > 0 ? kBytes : context.layout.stride; }
@@ -85,7 +96,7 @@ struct AssignOp {
     Prefetch<false>(values + i * value_bytes(), value_bytes());
   }
   bool Updates(size_t) const { return true; }
-  bool Inserts(size_t) const { return true; }
+  bool Inserts(size_t) const { return insert_missing; }
 
   TFRA_INLINE void Update(size_t i, std::byte* row) const {
     const RowLayout& layout = context.layout;
@@ -109,9 +120,12 @@ struct AssignOp {
 
 // The elements are strings, made before the first row changes; those they replace are collected.
 struct AssignStringsOp {
+  static constexpr bool kFinds = false;
+
   RowContext context;
   PendingBlobs* values;         // (n, dim); empty strings are not made.
   const RowMetadata* metadata;  // Or null.
+  bool insert_missing;
   size_t dim;
   std::vector<Blob*> replaced;  // With room for all rows of a part, so that Update cannot fail.
   int64_t stored_bytes = 0;
@@ -119,7 +133,7 @@ struct AssignStringsOp {
   size_t row_bytes() const { return context.layout.value_bytes; }
   void Fetch(size_t) const {}
   bool Updates(size_t) const { return true; }
-  bool Inserts(size_t) const { return true; }
+  bool Inserts(size_t) const { return insert_missing; }
 
   void Write(size_t i, std::byte* row) {
     for (size_t j = 0; j < dim; ++j) {
@@ -148,6 +162,8 @@ struct AssignStringsOp {
 };
 
 struct AccumulateOp {
+  static constexpr bool kFinds = false;
+
   using Add = void (*)(std::byte* value, const std::byte* delta, size_t dim);
 
   RowContext context;
@@ -180,6 +196,8 @@ struct AccumulateOp {
 AccumulateOp::Add AddFor(ValueType type);
 
 struct AddToRowOp {
+  static constexpr bool kFinds = false;
+
   RowContext context;
   const std::byte* deltas;
   const std::byte* slots;  // Or null.
@@ -213,6 +231,8 @@ struct AddToRowOp {
 };
 
 struct GradientOp {
+  static constexpr bool kFinds = false;
+
   // sum[0 .. dim) = or += gradient, widened to the compute type.
   using Sum = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
 
@@ -254,6 +274,87 @@ struct GradientOp {
     context.InitSlots(row);
     context.InitMetadata(row, 0);
     Update(i, row);
+  }
+};
+
+// The value of a key that is not there: a row for all, one for each, or the initial value.
+struct DefaultRows {
+  const Initializer& initializer;
+  const std::byte* rows;  // Or null: the initial value.
+  size_t stride;          // From one key's to the next one's; 0: one row for all.
+  size_t bytes;
+
+  void Copy(size_t i, uint64_t word, std::byte* to) const {
+    if (rows == nullptr) {
+      initializer.Fill(word, to);
+    } else {
+      std::memcpy(to, rows + i * stride, bytes);
+    }
+  }
+};
+
+struct FindOrInsertOp {
+  static constexpr bool kFinds = true;
+
+  RowContext context;
+  DefaultRows defaults;
+  std::byte* values;
+  bool* exists;  // Or null.
+
+  size_t row_bytes() const { return context.layout.value_bytes; }
+  void Fetch(size_t) const {}
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Report(size_t i, bool found) const {
+    if (exists != nullptr) exists[i] = found;
+  }
+  TFRA_INLINE void Update(size_t i, std::byte* row) const {
+    CopyBytes(values + i * defaults.bytes, row, defaults.bytes);
+    context.Touch(row, 1);
+    Report(i, true);
+  }
+  void Fill(size_t i, uint64_t word, std::byte* row) const {
+    Reject(i, word);
+    std::memcpy(row, values + i * defaults.bytes, defaults.bytes);
+    context.InitSlots(row);
+    context.InitMetadata(row, 1);
+  }
+  void Reject(size_t i, uint64_t word) const {
+    defaults.Copy(i, word, values + i * defaults.bytes);
+    Report(i, false);
+  }
+};
+
+// The same for elements that are strings. Those of missing keys are made before the first row
+// changes; those that are found are copied by the caller, since copying may fail.
+struct FindOrInsertStringsOp {
+  static constexpr bool kFinds = true;
+
+  RowContext context;
+  PendingBlobs* defaults;  // (n, dim); empty strings are not made.
+  Blob** found;            // (n, dim)
+  bool* exists;            // (n), all false at first.
+  size_t dim;
+  int64_t stored_bytes = 0;
+
+  size_t row_bytes() const { return context.layout.value_bytes; }
+  void Fetch(size_t) const {}
+  bool Updates(size_t) const { return true; }
+  bool Inserts(size_t) const { return true; }
+
+  void Update(size_t i, std::byte* row) const {
+    for (size_t j = 0; j < dim; ++j) found[i * dim + j] = LoadBlob(row + j * sizeof(Blob*));
+    context.Touch(row, 1);
+    exists[i] = true;
+  }
+  void Fill(size_t i, uint64_t, std::byte* row) {
+    for (size_t j = 0; j < dim; ++j) {
+      Blob* blob = defaults->Take(i * dim + j);
+      if (blob != nullptr) stored_bytes += static_cast<int64_t>(blob->allocated_bytes());
+      StoreBlob(row + j * sizeof(Blob*), blob);
+    }
+    context.InitMetadata(row, 1);
   }
 };
 

@@ -11,11 +11,14 @@
 namespace tfra {
 namespace {
 
-size_t BytesOf(uint64_t buckets) { return (buckets + 1) * sizeof(Bucket); }
+// Of an array: its buckets, the one at the end, and its scores.
+size_t BytesOf(uint64_t buckets, bool with_scores) {
+  return buckets * Shard::BytesPerBucket(with_scores) + sizeof(Bucket);
+}
 
-void FreeArray(void* pointer, size_t) {
+void FreeArray(void* pointer, size_t bytes) {
   auto* array = static_cast<BucketArray*>(pointer);
-  FreePages(reinterpret_cast<std::byte*>(array->buckets), BytesOf(array->count));
+  FreePages(reinterpret_cast<std::byte*>(array->buckets), bytes);
   delete array;
 }
 
@@ -41,7 +44,9 @@ IndexShape IndexShape::For(size_t row_bytes) {
   return {88, 1.25};
 }
 
-uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys) const {
+uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys, uint64_t most) const {
+  const uint64_t last =
+      keys <= most ? most * 100 / (kBucketEntries * percent_full) + 1 : UINT64_MAX;
   constexpr uint64_t kPerHugePage = kHugePage / sizeof(Bucket);
   const double offset = static_cast<double>(ReverseBits(number)) / kShards;
   for (double exact = std::pow(growth, offset);; exact = std::max(exact * growth, exact + 1)) {
@@ -51,11 +56,12 @@ uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys) const {
     if (count >= 16 * kPerHugePage) {
       count = (count + kPerHugePage / 2) / kPerHugePage * kPerHugePage - 1;
     }
-    if (KeysIn(count) >= keys) return count;
+    if (count >= last || KeysIn(count) >= keys) return std::min(count, last);
   }
 }
 
-bool Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row) {
+Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row,
+                          uint64_t score) {
   SearchPath path(array, array.HomeOf(hash));
   do {
     Bucket* bucket = path.bucket();
@@ -64,22 +70,26 @@ bool Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
       bucket->words[i].store(word, std::memory_order_relaxed);
       bucket->rows[i].store(row, std::memory_order_relaxed);
+      if (with_scores_) __atomic_store_n(array.ScoreOf(bucket, i), score, __ATOMIC_RELAXED);
       bucket->EndWrite(state | (1u << i));
-      return bucket == array.Home(hash);
+      return {bucket, i};
     }
     const bool countable = (state & Bucket::kOverflow) != Bucket::kOverflow;
     bucket->EndWrite(countable ? state + Bucket::kOverflowOne : state);
   } while (path.Advance());
-  return false;
+  return {};
 }
 
 Shard::~Shard() {
-  if (BucketArray* array = array_.load()) FreeArray(array, 0);
+  if (BucketArray* array = array_.load()) FreeArray(array, BytesOf(array->count, with_scores_));
 }
 
-Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys) {
+Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys,
+                     uint64_t most_keys) {
   number_ = number;
   words_are_hashes_ = words_are_hashes;
+  most_keys_ = most_keys;
+  with_scores_ = most_keys > 0;
   arena_ = arena;
   shape_ = IndexShape::For(arena->map().stride);
   return Replace(BucketsFor(keys));
@@ -94,6 +104,7 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     const uint32_t state = bucket.BeginWrite();
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (state >> i & 1) drop(bucket.rows[i].load(std::memory_order_relaxed));
+      if (with_scores_) __atomic_store_n(array->ScoreOf(&bucket, i), kNoScore, __ATOMIC_RELAXED);
     }
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
@@ -110,7 +121,7 @@ void Shard::Tidy() {
 }
 
 Status Shard::Replace(uint64_t count) {
-  const size_t bytes = BytesOf(count);
+  const size_t bytes = BytesOf(count, with_scores_);
   std::byte* pages = AllocatePages(bytes);
   if (pages == nullptr) {
     return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
@@ -120,6 +131,7 @@ Status Shard::Replace(uint64_t count) {
   PopulatePages(pages, bytes);
   auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages)};
   fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
+  if (with_scores_) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
   BucketArray* old = array_.load(std::memory_order_relaxed);
   strays_ = 0;
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
@@ -130,14 +142,17 @@ Status Shard::Replace(uint64_t count) {
       const int i = __builtin_ctz(used);
       const uint64_t word = bucket.words[i].load(std::memory_order_relaxed);
       const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
-      strays_ += !Place(*fresh, word, HashOf(word), row);
+      const uint64_t score =
+          with_scores_ ? *old->ScoreOf(&bucket, static_cast<uint32_t>(i)) : kNoScore;
+      const Entry entry = Place(*fresh, word, HashOf(word), row, score);
+      strays_ += entry.bucket != fresh->Home(HashOf(word));
     }
   }
   tidy_strays_ = strays_;
   array_.store(fresh);
   limit_.store(shape_.KeysIn(count), std::memory_order_relaxed);
   bucket_count_.store(count, std::memory_order_relaxed);
-  if (old != nullptr) Retire({{old, 0, FreeArray}});
+  if (old != nullptr) Retire({{old, BytesOf(old->count, with_scores_), FreeArray}});
   return Status::Ok();
 }
 
@@ -153,6 +168,7 @@ void Shard::Erase(Entry entry) {
   const BucketArray* array = array_.load(std::memory_order_relaxed);
   const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
   const uint32_t state = entry.bucket->BeginWrite();
+  if (with_scores_) SetScore(entry, kNoScore);
   entry.bucket->EndWrite(state & ~(1u << entry.index));
   strays_ -= entry.bucket != array->Home(HashOf(word));
   for (SearchPath path(*array, array->HomeOf(HashOf(word))); path.bucket() != entry.bucket;

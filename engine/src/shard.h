@@ -29,6 +29,9 @@ void GrowBy(std::vector<T>* vector, size_t extra) {
     vector->reserve(needed > 2 * vector->size() ? needed : 2 * needed);
 }
 
+// In the place of a score: there is no key. Larger than all scores.
+inline constexpr uint64_t kNoScore = UINT64_MAX;
+
 inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
 
 // The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
@@ -47,6 +50,15 @@ struct BucketArray {
 
   // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
   uint64_t FirstHash(uint64_t bucket) const;
+
+  // The scores of all entries, kBucketEntries for each bucket, kNoScore where there is none. They
+  // are beside each other, so that the lowest of many is found in few cache lines. Written under
+  // the shard's mutex by atomic stores, read without it by atomic loads. REQUIRES: a shard with
+  // scores.
+  uint64_t* scores() const { return reinterpret_cast<uint64_t*>(buckets + count + 1); }
+  uint64_t* ScoreOf(const Bucket* bucket, uint32_t index) const {
+    return scores() + static_cast<uint64_t>(bucket - buckets) * kBucketEntries + index;
+  }
 };
 
 // How full an index gets before it grows, and by which factor it then does. An emptier index is
@@ -61,7 +73,9 @@ struct IndexShape {
   // The number of buckets that shard `number` has for `keys` keys. Each shard takes its steps at
   // sizes of its own, so that at any time some shards are just before growing and some just after:
   // no call meets the growth of all, and memory rises evenly.
-  uint64_t BucketsFor(uint32_t number, uint64_t keys) const;
+  // With `most` keys, beyond which it will hardly grow, the last step is to just what they need. 0:
+  // any number.
+  uint64_t BucketsFor(uint32_t number, uint64_t keys, uint64_t most = 0) const;
 };
 
 // The buckets that a key may be in, in the order of the search: its home, the next one, then by
@@ -105,16 +119,22 @@ class Shard {
 
   ~Shard();
 
-  // Once, before anything else. `number` is this shard's place in the table.
-  Status Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys);
+  // Once, before anything else. `number` is this shard's place in the table. most_keys: of a shard
+  // with scores, how many keys it is expected to have in the end; 0 for one without.
+  Status Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys,
+                uint64_t most_keys = 0);
 
   const BucketArray* array() const { return array_.load(); }
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   // Keys it can hold before it grows.
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   // The number of buckets it would have for `keys` keys.
-  uint64_t BucketsFor(uint64_t keys) const { return shape_.BucketsFor(number_, keys); }
+  uint64_t BucketsFor(uint64_t keys) const { return shape_.BucketsFor(number_, keys, most_keys_); }
   uint64_t bucket_count() const { return bucket_count_.load(std::memory_order_relaxed); }
+  uint64_t index_bytes() const { return bucket_count() * BytesPerBucket(with_scores_); }
+  static uint64_t BytesPerBucket(bool with_scores) {
+    return sizeof(Bucket) + (with_scores ? kBucketEntries * sizeof(uint64_t) : 0);
+  }
   std::mutex& mutex() { return mutex_; }
 
   // The rest REQUIRES the mutex.
@@ -159,9 +179,18 @@ class Shard {
 
   // Enters a key that is not there; the row must be complete. REQUIRES: room for it; that is a
   // little more than limit() says.
-  void Insert(uint64_t word, uint64_t hash, uint32_t row) {
-    strays_ += !Place(*array_.load(std::memory_order_relaxed), word, hash, row);
+  Entry Insert(uint64_t word, uint64_t hash, uint32_t row, uint64_t score = kNoScore) {
+    const BucketArray& array = *array_.load(std::memory_order_relaxed);
+    const Entry entry = Place(array, word, hash, row, score);
+    strays_ += entry.bucket != array.Home(hash);
     size_.store(size() + 1, std::memory_order_relaxed);
+    return entry;
+  }
+
+  // The score of an entry. REQUIRES: a shard with scores.
+  uint64_t score(Entry entry) const { return *ScoreOf(entry); }
+  void SetScore(Entry entry, uint64_t score) {
+    __atomic_store_n(ScoreOf(entry), score, __ATOMIC_RELAXED);
   }
 
   // Takes an entry out. Its row is the caller's to give back.
@@ -182,9 +211,11 @@ class Shard {
  private:
   // Gets a block of rows from the arena.
   Status TakeBlock();
-  // Enters a key into the first bucket of its path that is not full. Returns whether that is its
-  // home.
-  static bool Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row);
+  // Enters a key into the first bucket of its path that is not full. Returns where that is.
+  Entry Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row, uint64_t score);
+  uint64_t* ScoreOf(Entry entry) const {
+    return array_.load(std::memory_order_relaxed)->ScoreOf(entry.bucket, entry.index);
+  }
   uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
   // Moves the entries to an array of `count` buckets.
   Status Replace(uint64_t count);
@@ -192,6 +223,8 @@ class Shard {
   // Constant after Create.
   uint32_t number_ = 0;
   bool words_are_hashes_ = false;
+  uint64_t most_keys_ = 0;
+  bool with_scores_ = false;
   RowArena* arena_ = nullptr;
   IndexShape shape_{};
 

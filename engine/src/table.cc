@@ -12,12 +12,28 @@ namespace {
 // Rows beyond this are certainly a mistake.
 constexpr int64_t kMaxDim = int64_t{1} << 24;
 
+Status CheckBound(const TableOptions& options) {
+  const Bound& bound = options.bound;
+  if (bound.max_capacity < 0 || bound.max_capacity > kMaxKeys) {
+    return Status::InvalidArgument("expected a max_capacity between 0 (no bound) and " +
+                                   std::to_string(kMaxKeys) + " keys, received " +
+                                   std::to_string(bound.max_capacity));
+  }
+  if (bound.max_capacity > 0 && options.initial_capacity > bound.max_capacity) {
+    return Status::InvalidArgument("expected an initial_capacity of at most max_capacity, " +
+                                   std::to_string(bound.max_capacity) + " keys, received " +
+                                   std::to_string(options.initial_capacity));
+  }
+  return Status::Ok();
+}
+
 Status Validate(const TableOptions& options) {
   if (options.dim < 1 || options.dim > kMaxDim) {
     return Status::InvalidArgument("expected dim between 1 and " + std::to_string(kMaxDim) +
                                    ", received " + std::to_string(options.dim));
   }
   TFRA_RETURN_IF_ERROR(CheckCapacity(options.initial_capacity));
+  TFRA_RETURN_IF_ERROR(CheckBound(options));
   TFRA_RETURN_IF_ERROR(ValidateAdmission(options.admission));
   return ValidateRule(options.rule, options.value_type);
 }
@@ -56,13 +72,22 @@ Status EstimateMemory(const TableOptions& options, int64_t keys, double string_k
                       TableStats* estimate) {
   TFRA_RETURN_IF_ERROR(Validate(options));
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
+  const bool bounded = options.bound.max_capacity > 0;
+  if (bounded) keys = std::min(keys, options.bound.max_capacity);
   const uint64_t n = static_cast<uint64_t>(keys);
   *estimate = TableStats();
   estimate->size = n;
   const size_t stride = RowLayout(options).stride;
   const IndexShape shape = IndexShape::For(stride);
+  const uint64_t most =
+      bounded ? KeysPerShard(static_cast<uint64_t>(options.bound.max_capacity)) : 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    estimate->index_bytes += shape.BucketsFor(s, n / kShards) * sizeof(Bucket);
+    estimate->index_bytes +=
+        shape.BucketsFor(s, n / kShards, most) * Shard::BytesPerBucket(bounded);
+  }
+  // Before it is full there is nothing to remember.
+  if (bounded && keys == options.bound.max_capacity) {
+    estimate->index_bytes += Bounds::MemoryBytes(options.bound);
   }
   estimate->row_bytes = n * stride;
   if (options.key_type == KeyType::kString) {

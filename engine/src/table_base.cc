@@ -23,6 +23,7 @@ TableBase::TableBase(const TableOptions& options, Initializer initializer)
       layout_(options),
       arena_(layout_.stride),
       shards_(new Shard[kShards]),
+      bounds_(options.bound.max_capacity > 0 ? new Bounds(options.bound) : nullptr),
       admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {}
 
 TableBase::~TableBase() {
@@ -43,7 +44,8 @@ TableBase::~TableBase() {
 Status TableBase::Initialize() {
   const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
   for (uint32_t s = 0; s < kShards; ++s) {
-    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys)));
+    TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys),
+                                           bounds_ == nullptr ? 0 : bounds_->shard_keys()));
   }
   return Status::Ok();
 }
@@ -63,7 +65,8 @@ size_t TableBase::slot_elements() const {
 uint64_t TableBase::size() const {
   uint64_t size = 0;
   for (uint32_t s = 0; s < kShards; ++s) size += shards_[s].size();
-  return size;
+  // Shards are read one after the other: a key may have left one and another come to the next.
+  return bounds_ == nullptr ? size : std::min(size, bounds_->max_capacity());
 }
 
 Status TableBase::CheckKeys(const KeyBatch& keys) const {
@@ -74,6 +77,18 @@ Status TableBase::CheckKeys(const KeyBatch& keys) const {
   }
   TFRA_RETURN_IF_ERROR(CheckBatchSize(keys));
   return has_string_keys() ? CheckStrings(keys.strings, keys.size, "key") : Status::Ok();
+}
+
+Status TableBase::CheckBounded(const char* what) const {
+  if (bounds_ != nullptr) return Status::Ok();
+  return Status::InvalidArgument(std::string(what) +
+                                 " needs a table with a max_capacity, received one without");
+}
+
+Status TableBase::CheckScores(const Scores& scores) const {
+  if (scores.kind == Scores::kNone) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(CheckBounded("writing with scores"));
+  return bounds_->CheckScores(scores);
 }
 
 Status TableBase::CheckMetadata(const char* what) const {
@@ -107,7 +122,9 @@ void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) cons
   GrowBy(&shard->free_rows(), 1);
   GrowBy(&tally->garbage, StringsPerRow());
   const uint32_t row = entry.row();
+  const uint64_t size = shard->size();
   shard->Erase(entry);
+  if (bounds_ != nullptr) bounds_->GiveRoom(size);
   DropStrings(RowAt(row), tally);
   shard->GiveRow(row);
 }
@@ -126,6 +143,7 @@ Status TableBase::Clear() try {
       shard.GiveRow(row);
     });
   }
+  if (bounds_ != nullptr) bounds_->Clear();
   if (admission_ != nullptr) admission_->Clear();
   Count(std::move(tally));
   return Status::Ok();
@@ -159,13 +177,14 @@ void TableBase::CopyHistory(TableBase* other) {
   for (const auto counter :
        {&TableBase::hits_, &TableBase::misses_, &TableBase::inserts_, &TableBase::updates_,
         &TableBase::removals_, &TableBase::ignored_, &TableBase::refused_, &TableBase::evictions_,
-        &TableBase::expirations_, &TableBase::restrict_runs_}) {
+        &TableBase::expirations_, &TableBase::restrict_runs_, &TableBase::rejections_}) {
     (this->*counter).store((other->*counter).load());
   }
 }
 
 Status TableBase::Reserve(int64_t keys) try {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
+  if (bounds_ != nullptr) keys = std::min(keys, options_.bound.max_capacity);
   const uint64_t each = KeysPerShard(static_cast<uint64_t>(keys));
   for (uint32_t s = 0; s < kShards; ++s) {
     std::lock_guard lock(shards_[s].mutex());
@@ -235,6 +254,7 @@ void TableBase::Count(Tally tally) {
   add(ignored_, tally.ignored);
   add(refused_, tally.refused);
   add(evictions_, tally.evictions);
+  add(rejections_, tally.rejections);
   add(expirations_, tally.expirations);
   add(restrict_runs_, tally.restrict_runs);
   if (tally.string_bytes != 0)
@@ -244,10 +264,14 @@ void TableBase::Count(Tally tally) {
 
 TableStats TableBase::stats() const {
   TableStats stats;
+  stats.size = size();
   for (uint32_t s = 0; s < kShards; ++s) {
-    stats.size += shards_[s].size();
     stats.capacity += shards_[s].limit();
-    stats.index_bytes += shards_[s].bucket_count() * sizeof(Bucket);
+    stats.index_bytes += shards_[s].index_bytes();
+  }
+  if (bounds_ != nullptr) {
+    stats.capacity = std::min(stats.capacity, bounds_->max_capacity());
+    stats.index_bytes += bounds_->memory_bytes();
   }
   stats.row_bytes = uint64_t{arena_.rows()} * layout_.stride;
   stats.string_bytes = static_cast<uint64_t>(std::max<int64_t>(0, string_bytes_.load()));
@@ -259,6 +283,7 @@ TableStats TableBase::stats() const {
   stats.ignored = ignored_.load();
   stats.refused = refused_.load();
   stats.evictions = evictions_.load();
+  stats.rejections = rejections_.load();
   stats.expirations = expirations_.load();
   stats.restrict_runs = restrict_runs_.load();
   if (admission_ != nullptr) {

@@ -11,6 +11,7 @@
 #include "initializer.h"
 #include "row_arena.h"
 #include "row_layout.h"
+#include "scores.h"
 #include "shard.h"
 #include "tfra/table.h"
 
@@ -55,6 +56,10 @@ class TableBase : public Table {
   Status RestoreAdmission(const AdmissionState& state, uint32_t part, uint32_t parts) override;
   uint32_t clock() const override;
   void SetClock(uint32_t now) override { clock_.store(now); }
+  void SetEpoch(uint32_t epoch) override {
+    if (bounds_ != nullptr) bounds_->SetEpoch(epoch);
+  }
+  uint32_t epoch() const override { return bounds_ == nullptr ? 0 : bounds_->epoch(); }
   TableStats stats() const override;
 
   // Takes over what another table has counted and knows of keys that wait, and its clock. REQUIRES:
@@ -66,6 +71,7 @@ class TableBase : public Table {
   struct Tally {
     uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
     uint64_t refused = 0, evictions = 0, expirations = 0, restrict_runs = 0;
+    uint64_t rejections = 0;
     int64_t string_bytes = 0;
     std::vector<Retired> garbage;  // Strings that left the table.
   };
@@ -89,6 +95,9 @@ class TableBase : public Table {
   // Strings longer than a Blob holds.
   Status CheckStrings(const std::string_view* strings, size_t n, const char* what) const;
 
+  Status CheckBounded(const char* what) const;
+  Status CheckScores(const Scores& scores) const;
+
   bool has_string_values() const { return options_.value_type == ValueType::kString; }
   bool has_string_keys() const { return options_.key_type == KeyType::kString; }
 
@@ -103,6 +112,13 @@ class TableBase : public Table {
   // Adds the strings that a row owns, after it left the index, to the tally's garbage.
   void DropStrings(const std::byte* row, Tally* tally) const;
 
+  // How large the index of a shard has to be for so many more keys.
+  uint64_t IndexedKeys(uint32_t shard, uint64_t more) const {
+    const uint64_t size = shards_[shard].size();
+    return bounds_ == nullptr ? size + more
+                              : std::min(size + more, std::max(size, bounds_->shard_keys()));
+  }
+
   // Takes an entry out, with its row and strings; counting it is the caller's. REQUIRES: the
   // shard's mutex.
   void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const;
@@ -113,6 +129,7 @@ class TableBase : public Table {
 
   RowArena arena_;
   std::unique_ptr<Shard[]> shards_;
+  const std::unique_ptr<Bounds> bounds_;  // Or null: any number of keys.
   std::unique_ptr<Admission> admission_;  // Null: every key may enter.
 
  private:
@@ -122,6 +139,7 @@ class TableBase : public Table {
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
   std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
   std::atomic<uint64_t> refused_{0}, evictions_{0}, expirations_{0}, restrict_runs_{0};
+  std::atomic<uint64_t> rejections_{0};
   std::atomic<int64_t> string_bytes_{0};
 };
 

@@ -54,6 +54,7 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
   options.initial_capacity = std::max(options.initial_capacity, static_cast<int64_t>(this->size()));
   std::unique_ptr<Table> other;
   TFRA_RETURN_IF_ERROR(Create(options, &other));
+  other->SetEpoch(epoch());
   const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
   const size_t from_bytes = slot_elements() * SizeOf(ComputeType(options.value_type));
   const std::vector<std::byte> initial = RowLayout(options).initial_slots;
@@ -72,8 +73,11 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
     const void* rows = options.value_type == ValueType::kString
                            ? static_cast<const void*>(values.data())
                            : static_cast<const void*>(batch.values.data());
-    TFRA_RETURN_IF_ERROR(other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
-                                       options.metadata ? batch.metadata.data() : nullptr));
+    const bool bounded = options.bound.max_capacity > 0;
+    TFRA_RETURN_IF_ERROR(
+        other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
+                      options.metadata ? batch.metadata.data() : nullptr,
+                      bounded ? Scores{Scores::kExact, batch.scores.data()} : Scores()));
   }
   // Every table is a TableBase.
   static_cast<TableBase*>(other.get())->CopyHistory(static_cast<TableBase*>(this));

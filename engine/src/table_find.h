@@ -19,13 +19,13 @@ inline bool TableOf<Keys>::IsHit(const Probe& probe, std::string_view bytes) con
 
 template <typename Keys>
 template <typename Read>
-bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
+bool TableOf<Keys>::ReadEntry(uint64_t word, std::string_view bytes, Read&& read) const {
   for (Backoff backoff;; backoff.Wait()) {
     const BucketArray* array = ArrayFor(word);
     SearchPath path(*array, array->HomeOf(Keys::Hash(word)));
     bool disturbed = false;
     do {
-      const Bucket* bucket = path.bucket();
+      Bucket* bucket = path.bucket();
       const uint32_t state = bucket->state.load(std::memory_order_acquire);
       // Entries that moved to a new array are good until that is published: rows change only after.
       const auto valid = [&] {
@@ -34,13 +34,14 @@ bool TableOf<Keys>::ReadRow(uint64_t word, std::string_view bytes, Read&& read) 
       disturbed = (state & (Bucket::kLocked | Bucket::kMoved)) == Bucket::kLocked;
       uint32_t mask = disturbed ? 0 : bucket->Match(word, state);
       for (; mask != 0 && !disturbed; mask &= mask - 1) {
-        std::byte* row = RowAt(bucket->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
+        const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
+        std::byte* row = RowAt(entry.row());
         if constexpr (Keys::kStrings) {
           const Blob* key = LoadBlob(row + layout_.key_offset);
           disturbed = !valid();
           if (disturbed || key->view() != bytes) continue;
         }
-        read(row);
+        read(*array, entry, row);
         if (valid()) return true;
         disturbed = true;
       }

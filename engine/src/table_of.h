@@ -1,5 +1,5 @@
 // The table itself, for one kind of keys. Its parts: table_read.cc, table_write.cc, table_scan.cc,
-// table_restrict.cc.
+// table_restrict.cc and, for bounded tables, table_bounded.cc and table_scores.cc.
 #pragma once
 
 #include <vector>
@@ -30,13 +30,21 @@ class TableOf : public TableBase {
   Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) override;
 
   Status Assign(const KeyBatch& keys, const void* values, const void* slots,
-                const RowMetadata* metadata, NewKeys new_keys) override;
+                const RowMetadata* metadata, const Scores& scores, NewKeys new_keys) override;
+  Status AssignAndEvict(const KeyBatch& keys, const void* values, const void* slots,
+                        const RowMetadata* metadata, const Scores& scores, ExportBatch* evicted,
+                        bool* rejected) override;
+  Status AssignExisting(const KeyBatch& keys, const void* values, const void* slots,
+                        const RowMetadata* metadata, const Scores& scores) override;
+  Status FindOrInsert(const KeyBatch& keys, const Defaults& defaults, void* values, bool* exists,
+                      const Scores& scores) override;
   Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
-                    NewKeys new_keys) override;
+                    const Scores& scores, NewKeys new_keys) override;
   Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
-                   NewKeys new_keys) override;
+                   const Scores& scores, NewKeys new_keys) override;
   Status ApplyGradients(const KeyBatch& keys, const void* gradients, ValueType gradient_type,
-                        const UpdateParams& params, NewKeys new_keys) override;
+                        const UpdateParams& params, const Scores& scores,
+                        NewKeys new_keys) override;
   Status Touch(const KeyBatch& keys, NewKeys new_keys) override;
   Status Remove(const KeyBatch& keys, size_t* removed) override;
 
@@ -49,6 +57,12 @@ class TableOf : public TableBase {
   Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) override;
   Status Expire(const ExpiryRule& rule, uint64_t* expired) override;
   Status Histograms(RowHistograms* histograms) override;
+
+  Status LookupScores(const KeyBatch& keys, uint64_t* scores, bool* exists) override;
+  Status AssignScores(const KeyBatch& keys, const uint64_t* scores) override;
+  Status CountIfScore(const ScorePredicate& predicate, uint64_t* count) override;
+  Status RemoveIfScore(const ScorePredicate& predicate, uint64_t* removed) override;
+  Status ExportIfScore(const ScorePredicate& predicate, ExportBatch* batch) override;
 
  private:
   // What was found in one bucket: the key's row (a string's: that of a key with its hash), if still
@@ -70,10 +84,16 @@ class TableOf : public TableBase {
   }
   // Whether the probe found this very key, and the entry is still there.
   bool IsHit(const Probe& probe, std::string_view bytes) const;
-  // Finds a key whatever other threads do, and calls read(row) until it has read a whole row: the
-  // last call counts. Returns false if the key is not there.
+  // Finds a key whatever other threads do, and calls read(array, entry, row) until it has read a
+  // whole row: the last call counts. Returns false if the key is not there.
   template <typename Read>
-  bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const;
+  bool ReadEntry(uint64_t word, std::string_view bytes, Read&& read) const;
+  // The same with read(row).
+  template <typename Read>
+  bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
+    return ReadEntry(word, bytes,
+                     [&](const BucketArray&, Shard::Entry, const std::byte* row) { read(row); });
+  }
   // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
   // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
   // `row_bytes` of each row are prefetched. Keys that are neither in their first buckets nor
@@ -117,13 +137,34 @@ class TableOf : public TableBase {
                                     ShardSet shards, const Op& op) const;
   // Grows those of `shards` that have no room for the `missing` keys.
   Status MakeRoom(const Words& words, ShardSet shards, const std::vector<uint32_t>& missing);
+  // What a writing call is to say about a bounded table.
+  struct Report {
+    ExportBatch* evicted = nullptr;  // Or null.
+    bool* rejected = nullptr;        // (n), all false at first; or null.
+  };
   // Writes the keys as the Op says.
   template <typename Op>
-  Status Write(const Words& words, const KeyParts& parts, const Op& prototype);
+  Status Write(const Words& words, const KeyParts& parts, const Op& prototype, const Scores& scores,
+               const Report& report = {});
+  // All ways of assigning.
+  Status AssignRows(const KeyBatch& keys, const void* values, const void* slots,
+                    const RowMetadata* metadata, const Scores& scores, bool insert_missing,
+                    NewKeys new_keys, const Report& report);
+  // Calls body(op, tally) with an Op of its own, and counts what it did.
+  template <typename Op, typename Body>
+  void RunOp(const Op& prototype, size_t keys, Body&& body);
+  // REQUIRES: their mutexes.
+  void Tidy(ShardSet shards) const {
+    for (; shards != 0; shards &= shards - 1) shards_[__builtin_ctzll(shards)].Tidy();
+  }
   // REQUIRES, for these: the mutexes of the keys' shards. `order` has `count` key numbers.
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
+  // Whether a key that is not there may enter, which counts as seeing it; and how often it was
+  // seen, this time included.
+  Status Enters(const Words& words, size_t i, const RowContext& context, bool* enters,
+                uint32_t* seen);
   // Does with a key that is not there what the Op's NewKeys say. seen: the keys that this call has
   // asked to let in.
   template <typename Op>
@@ -142,6 +183,56 @@ class TableOf : public TableBase {
       return true;
     }
   }
+
+  // --- table_bounded.cc
+
+  // What Write does in a bounded table, once room was made.
+  template <typename Op>
+  Status WriteBounded(const Words& words, const KeyParts& parts, const Op& prototype,
+                      const Scores& scores, const Report& report, PendingBlobs* new_keys);
+  // What the threads of one call share.
+  struct BoundedCall;
+  template <typename Op>
+  struct Insertion;
+  // Inserts missing keys, several lists of them. Adds the rows that had to go to `evicted`, unless
+  // that is null.
+  template <typename Op>
+  Status InsertMissing(BoundedCall* call, const std::vector<std::vector<uint32_t>>& missing,
+                       const Op& prototype, ExportBatch* evicted);
+  // REQUIRES, for the rest: the mutexes of the keys' shards; of all, in an exact table.
+
+  // Writes to the keys that are there, and adds the numbers of the others to `missing`.
+  template <typename Op>
+  void UpdateKeys(const BoundedCall& call, const uint32_t* order, size_t count, Op* op,
+                  Tally* tally, std::vector<uint32_t>* missing) const;
+  // Inserts those of the keys that are not there, each with those chained to it.
+  template <typename Op>
+  Status InsertKeys(const uint32_t* keys, size_t count, Insertion<Op> insertion);
+  // Changes the row of key i as the Op says. Returns whether it does.
+  template <typename Op>
+  bool UpdateRow(size_t i, Bucket* bucket, std::byte* row, Op* op, Tally* tally) const;
+  // And renews its score.
+  template <typename Op>
+  void UpdateEntry(const BoundedCall& call, size_t i, uint64_t* score, Bucket* bucket,
+                   std::byte* row, Op* op, Tally* tally) const;
+  // Inserts key i and those chained to it, or rejects them.
+  template <typename Op>
+  Status InsertChain(uint32_t i, Insertion<Op>* insertion);
+  // Inserts key i with its score. No entry: it was rejected.
+  template <typename Op>
+  Status InsertScored(size_t i, uint64_t score, uint32_t seen, Insertion<Op>* insertion,
+                      Shard::Entry* entry);
+  // Whom a new key of this hash would evict.
+  template <typename Op>
+  Candidate LowestCandidate(uint64_t hash, const Insertion<Op>& insertion) const;
+  // Takes an entry out of a full table and returns its row, for another key.
+  uint32_t Evict(const Candidate& candidate, ExportBatch* evicted, Tally* tally);
+
+  // --- table_scores.cc
+
+  // Calls visit(shard number, entry, score) for every key, a shard at a time, with its mutex.
+  template <typename Visit>
+  Status VisitScores(Visit&& visit);
 
   // --- table_scan.cc
 

@@ -81,6 +81,9 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
       const uint64_t hash = Keys::Hash(word);
       if (array.HomeOf(hash) != home || hash < from) continue;
       const std::byte* row = RowAt(bucket->rows[i].load(std::memory_order_relaxed));
+      if (bounds_ != nullptr) {
+        batch->scores.push_back(__atomic_load_n(array.ScoreOf(bucket, i), __ATOMIC_RELAXED));
+      }
       if (has_string_keys() || has_string_values()) {
         // Pointers to strings may be followed only if they are this entry's.
         thread_local std::vector<std::byte> copy;
@@ -143,6 +146,7 @@ void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
   }
   batch->slots.resize(rows * layout_.slots_bytes);
   if (options_.metadata) batch->metadata.resize(rows);
+  if (bounds_ != nullptr) batch->scores.resize(rows);
 }
 
 template <typename Keys>
@@ -202,11 +206,12 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
 }
 TFRA_CATCH_BAD_ALLOC
 
-#define TFRA_INSTANTIATE(Keys)                                                  \
-  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);   \
-  template Status TableOf<Keys>::ExportAll(ExportBatch*);                       \
-  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);  \
-  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*); \
+#define TFRA_INSTANTIATE(Keys)                                                            \
+  template void TableOf<Keys>::AppendRow(uint64_t, const std::byte*, ExportBatch*) const; \
+  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);             \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                 \
+  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);            \
+  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);           \
   template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

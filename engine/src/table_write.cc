@@ -1,46 +1,27 @@
+#include "table_write.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <string>
 
-#include "row_ops.h"
-#include "table_find.h"
-
 namespace tfra {
-namespace {
-
-// A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
-constexpr size_t kKeysPerLock = 4096;
-
-// Whether an Op brings the metadata of rows itself.
-template <typename Op>
-bool GivesMetadata(const Op& op) {
-  if constexpr (requires { op.metadata; }) {
-    return op.metadata != nullptr;
-  } else {
-    return false;
-  }
-}
-
-Status FirstError(const std::vector<Status>& statuses) {
-  for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
-  return Status::Ok();
-}
-
-}  // namespace
 
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                                      PendingBlobs* new_keys) {
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(words.size() + kShards * Shard::kRowBlock));
+  const uint64_t rows = bounds_ == nullptr
+                            ? words.size()
+                            : std::min<uint64_t>(words.size(), bounds_->max_capacity() - size());
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(rows + kShards * Shard::kRowBlock));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
   // Which keys will be let in is not known: most are not, and room for all would be a waste.
   if (admission_ != nullptr && op.context.new_keys == NewKeys::kAdmit) return Status::Ok();
   // Shards that are too small if all their keys are new and different.
   ShardSet tight = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    const bool fits = shards_[s].size() + parts.shard_keys()[s] <= shards_[s].limit();
+    const bool fits = IndexedKeys(s, parts.shard_keys()[s]) <= shards_[s].limit();
     if (!fits) tight |= ShardSet{1} << s;
   }
   if (tight == 0 && !Keys::kStrings) return Status::Ok();
@@ -100,7 +81,7 @@ Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
   // Growing by one step is cheap, also if it turns out that many of the keys are the same.
   ShardSet to_count = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
-    if (shards_[s].size() + extra[s] > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
+    if (IndexedKeys(s, extra[s]) > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
   }
   if ((to_count & shards) != 0) {
     for (uint32_t s = 0; s < kShards; ++s) {
@@ -116,46 +97,37 @@ Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
     const int s = __builtin_ctzll(shards);
     if (extra[s] == 0) continue;
     std::lock_guard lock(shards_[s].mutex());
-    TFRA_RETURN_IF_ERROR(shards_[s].Grow(shards_[s].size() + extra[s]));
+    TFRA_RETURN_IF_ERROR(shards_[s].Grow(IndexedKeys(static_cast<uint32_t>(s), extra[s])));
   }
   return Status::Ok();
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype) {
+Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op& prototype,
+                            const Scores& scores, const Report& report) {
+  TFRA_RETURN_IF_ERROR(CheckScores(scores));
   PendingBlobs new_keys;
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
+  if (bounds_ != nullptr) {
+    return WriteBounded(words, parts, prototype, scores, report, &new_keys);
+  }
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Status& status = statuses[part];
-    Op op = prototype;
-    Tally tally;
     std::unique_ptr<DistinctKeys> seen;
     if (prototype.context.new_keys == NewKeys::kAdmit && admission_ != nullptr) {
       seen = std::make_unique<DistinctKeys>(words, words.size());
     }
-    if constexpr (std::is_same_v<Op, AssignStringsOp>) {
-      op.replaced.reserve(words.size() * op.dim);
-      tally.garbage.reserve(words.size() * op.dim);
-    }
-    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
-      if (!status.ok()) return;
-      EpochGuard guard;
-      ShardLocks locks(shards_.get(), parts.shards(part));
-      for (ShardSet rest = parts.shards(part); rest != 0; rest &= rest - 1) {
-        shards_[__builtin_ctzll(rest)].Tidy();
-      }
-      status = WriteKeys(words, order, count, &op, &new_keys, seen.get(), &tally);
+    RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
+      parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
+        if (!status.ok()) return;
+        EpochGuard guard;
+        ShardLocks locks(shards_.get(), parts.shards(part));
+        Tidy(parts.shards(part));
+        status = WriteKeys(words, order, count, op, &new_keys, seen.get(), tally);
+      });
     });
-    if constexpr (std::is_same_v<Op, AssignStringsOp>) {
-      tally.string_bytes += op.stored_bytes;
-      for (Blob* blob : op.replaced) {
-        tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
-        tally.garbage.push_back(Blob::AsRetired(blob));
-      }
-    }
-    Count(std::move(tally));
   });
   return FirstError(statuses);
 }
@@ -229,20 +201,11 @@ template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
                                 PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
-  const NewKeys rule = op->context.new_keys;
-  bool enters = rule != NewKeys::kDrop;
+  bool enters = false;
   uint32_t times = 1;
-  if (rule == NewKeys::kAdmit && admission_ != nullptr) {
-    try {
-      // One that was seen in this call before, and is not there, was not let in.
-      enters = seen->Add(static_cast<uint32_t>(i)) &&
-               admission_->Admit(ShardOf(hash), words[i], words.bytes(i), op->context.now, &times);
-    } catch (const std::bad_alloc&) {
-      return Status::OutOfMemory("out of memory for counting keys that wait to enter");
-    }
-  }
-  if (rule == NewKeys::kInsert && admission_ != nullptr) {
-    admission_->Forget(ShardOf(hash), words[i], words.bytes(i));
+  // One that was seen in this call before, and is not there, was not let in.
+  if (seen == nullptr || seen->Add(static_cast<uint32_t>(i))) {
+    TFRA_RETURN_IF_ERROR(Enters(words, i, op->context, &enters, &times));
   }
   if (enters) return InsertRow(words, i, hash, shard, times, op, new_keys, tally);
   // What Accumulate leaves alone it has always ignored.
@@ -275,7 +238,16 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
 
 template <typename Keys>
 Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata, NewKeys new_keys) try {
+                             const RowMetadata* metadata, const Scores& scores,
+                             NewKeys new_keys) try {
+  return AssignRows(keys, values, slots, metadata, scores, true, new_keys, {});
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
+Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const void* slots,
+                                 const RowMetadata* metadata, const Scores& scores,
+                                 bool insert_missing, NewKeys new_keys, const Report& report) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const RowContext context = Context(new_keys);
@@ -283,7 +255,8 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
       return Write(words, KeyParts::Split<Keys>(words),
                    AssignOp<size>{context, static_cast<const std::byte*>(values),
-                                  static_cast<const std::byte*>(slots), metadata});
+                                  static_cast<const std::byte*>(slots), metadata, insert_missing},
+                   scores, report);
     });
   }
   const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
@@ -295,13 +268,12 @@ Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const voi
     if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
   }
   return Write(words, KeyParts::Split<Keys>(words),
-               AssignStringsOp{context, &blobs, metadata, dim, {}});
+               AssignStringsOp{context, &blobs, metadata, insert_missing, dim, {}}, scores, report);
 }
-TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
-                                 NewKeys new_keys) try {
+                                 const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
@@ -310,13 +282,14 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   const RowContext context = Context(new_keys);
   return Write(words, KeyParts::Split<Keys>(words),
                AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
-                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)});
+                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)},
+               scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
-                                NewKeys new_keys) try {
+                                const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (!IsFloating(options_.value_type)) {
     return Status::WrongType(std::string("expected a table of floating values, received ") +
@@ -329,14 +302,15 @@ Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const 
       words, KeyParts::Split<Keys>(words),
       AddToRowOp{context, static_cast<const std::byte*>(deltas),
                  static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
-                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)});
+                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)},
+      scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
                                      ValueType gradient_type, const UpdateParams& params,
-                                     NewKeys new_keys) try {
+                                     const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
     return Status::InvalidArgument(
@@ -360,7 +334,8 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
                           dim * SizeOf(gradient_type), gradient_type == compute,
                           SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
-                          std::vector<double>(updater.scratch_elements())});
+                          std::vector<double>(updater.scratch_elements())},
+               scores);
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -371,7 +346,7 @@ Status TableOf<Keys>::Touch(const KeyBatch& keys, NewKeys new_keys) try {
   const Words words(keys);
   KeyParts parts = KeyParts::Split<Keys>(words);
   parts.ExtractDuplicates(words);
-  return Write(words, parts, TouchOp{Context(has_string_values() ? NewKeys::kDrop : new_keys)});
+  return Write(words, parts, TouchOp{Context(has_string_values() ? NewKeys::kDrop : new_keys)}, {});
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -411,15 +386,25 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
 }
 TFRA_CATCH_BAD_ALLOC
 
-#define TFRA_INSTANTIATE(Keys)                                                                   \
-  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,               \
-                                        const RowMetadata*, NewKeys);                            \
-  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*, NewKeys);  \
-  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*, NewKeys); \
-  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,         \
-                                                const UpdateParams&, NewKeys);                   \
-  template Status TableOf<Keys>::Touch(const KeyBatch&, NewKeys);                                \
-  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);
+#define TFRA_INSTANTIATE_WRITE(Keys, Op)                                                        \
+  template Status TableOf<Keys>::Write(const Words&, const KeyParts&, const Op&, const Scores&, \
+                                       const Report&);
+#define TFRA_INSTANTIATE(Keys)                                                                \
+  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,            \
+                                        const RowMetadata*, const Scores&, NewKeys);          \
+  template Status TableOf<Keys>::AssignRows(const KeyBatch&, const void*, const void*,        \
+                                            const RowMetadata*, const Scores&, bool, NewKeys, \
+                                            const Report&);                                   \
+  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*,         \
+                                           const Scores&, NewKeys);                           \
+  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*,        \
+                                            const Scores&, NewKeys);                          \
+  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,      \
+                                                const UpdateParams&, const Scores&, NewKeys); \
+  template Status TableOf<Keys>::Touch(const KeyBatch&, NewKeys);                             \
+  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);                            \
+  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertOp)                                                \
+  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertStringsOp)
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

@@ -71,11 +71,11 @@ TEST(DuplicatesAreSeenOnce) {
     const std::vector<std::pair<const char*, std::function<Status(Table&)>>> calls = {
         {"Assign",
          [&](Table& table) {
-           return table.Assign(keys.batch(), ones.data(), nullptr, nullptr, NewKeys::kAdmit);
+           return table.Assign(keys.batch(), ones.data(), nullptr, nullptr, {}, NewKeys::kAdmit);
          }},
         {"Accumulate",
          [&](Table& table) {
-           return table.Accumulate(keys.batch(), ones.data(), missing.data(), NewKeys::kAdmit);
+           return table.Accumulate(keys.batch(), ones.data(), missing.data(), {}, NewKeys::kAdmit);
          }},
         {"AddToRows",
          [&](Table& table) { return table.AddToRows(keys.batch(), ones.data(), nullptr); }},
@@ -102,10 +102,10 @@ TEST(NewKeysDecideWhoEnters) {
     std::unique_ptr<Table> table = AdmittingTable(key_type, MinCount(2));
     const std::vector<float> ones(10, 1.0f);
     const TestKeys keys(key_type, {1, 2});
-    CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, NewKeys::kDrop));
+    CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, {}, NewKeys::kDrop));
     CHECK_EQ(table->stats().waiting, 0u);  // Nothing that would insert has seen them.
     CHECK_EQ(table->stats().refused, 2u);
-    CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, NewKeys::kAdmit));
+    CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, {}, NewKeys::kAdmit));
     CHECK_EQ(table->stats().waiting, 2u);
     CHECK_OK(table->Assign(TestKeys(key_type, {1}).batch(), ones.data()));  // Enters anyway,
     CHECK_EQ(table->size(), 1u);
@@ -129,7 +129,7 @@ TEST(AssignedMetadataIsThatOfKeysThatWereLetIn) {
   const std::vector<float> values = {1, 2};
   const RowMetadata metadata{7, 40};
   for (int sight = 0; sight < 3; ++sight) {
-    CHECK_OK(table->Assign(key.batch(), values.data(), nullptr, &metadata, NewKeys::kAdmit));
+    CHECK_OK(table->Assign(key.batch(), values.data(), nullptr, &metadata, {}, NewKeys::kAdmit));
   }
   RowMetadata found;
   CHECK_OK(table->LookupMetadata(key.batch(), &found, nullptr));

@@ -47,11 +47,18 @@ class ScopedNumThreads {
   const int before_;
 };
 
+// The bound of tables that OptionsOf makes; none, but where a test runs others for bounded tables.
+inline Bound& BoundOfTests() {
+  static Bound bound;
+  return bound;
+}
+
 inline TableOptions OptionsOf(KeyType key_type, ValueType value_type, int64_t dim) {
   TableOptions options;
   options.key_type = key_type;
   options.value_type = value_type;
   options.dim = dim;
+  options.bound = BoundOfTests();
   return options;
 }
 

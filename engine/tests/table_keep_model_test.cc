@@ -121,7 +121,7 @@ class KeepModel {
     const bool with_slots = table_->slot_elements() > 0 && Pick(2) == 0;
     const std::vector<std::byte> slots = SlotsOf(call);
     CHECK_OK(table_->Assign(Keys(call.numbers).batch(), Rows(call).in(),
-                            with_slots ? slots.data() : nullptr, given, call.new_keys));
+                            with_slots ? slots.data() : nullptr, given, {}, call.new_keys));
     const Call through = keys_.Write(call, false, given);
     const std::vector<std::byte> some = SlotsOf(through);
     CHECK_OK(plain_->Assign(Keys(through.numbers).batch(), Rows(through).in(),
@@ -131,7 +131,7 @@ class KeepModel {
   void Accumulate(const Call& call) {
     Flags exists(call.numbers.size());
     for (size_t i = 0; i < call.numbers.size(); ++i) exists.Set(i, Pick(2) == 0);
-    CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(),
+    CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(), {},
                                 call.new_keys));
     const Call through = keys_.Write(
         call, false, nullptr, &TableStats::ignored, [&](size_t i) { return exists[i]; },
@@ -145,7 +145,7 @@ class KeepModel {
     const bool with_slots = Pick(2) == 0;
     const std::vector<std::byte> slots = SlotsOf(call);
     CHECK_OK(table_->AddToRows(Keys(call.numbers).batch(), Rows(call).in(),
-                               with_slots ? slots.data() : nullptr, call.new_keys));
+                               with_slots ? slots.data() : nullptr, {}, call.new_keys));
     const Call through = keys_.Write(call, false);
     const std::vector<std::byte> some = SlotsOf(through);
     CHECK_OK(plain_->AddToRows(Keys(through.numbers).batch(), Rows(through).in(),
@@ -156,7 +156,7 @@ class KeepModel {
     UpdateParams params;
     params.learning_rate = 0.5;
     params.step = 1 + Pick(10);
-    CHECK_OK(table_->ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_, params,
+    CHECK_OK(table_->ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_, params, {},
                                     call.new_keys));
     const Call through = keys_.Write(call, true);
     CHECK_OK(

@@ -209,7 +209,7 @@ TEST(ChurnKeepsSearchesShort) {
   std::mt19937_64 random(1);
   const auto insert = [&] {
     const uint64_t word = random() >> kShardBits;
-    uint32_t row;
+    uint32_t row = 0;
     CHECK_OK(shard.TakeRow(&row));
     shard.Insert(word, word, row);
     return word;

@@ -24,7 +24,7 @@ Status Train(Table& table, const TestKeys& keys, NewKeys new_keys) {
   const std::vector<float> gradients(kDim * keys.size(), -1.0f);
   UpdateParams params;
   params.learning_rate = 1;
-  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, params,
+  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, params, {},
                               new_keys);
 }
 

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 _Keys = NDArray[np.int64] | list[Any]
 _Values = NDArray[np.uint8] | list[Any]
+_Scores = NDArray[np.uint64] | None
 
 class NativeTable:
     def __init__(
@@ -17,6 +18,7 @@ class NativeTable:
         metadata: bool,
         admission: dict[str, Any],
         capacity: int,
+        bound: dict[str, Any],
     ) -> None: ...
     def lookup(
         self,
@@ -33,14 +35,18 @@ class NativeTable:
         values: _Values,
         slots: NDArray[np.uint8] | None,
         metadata: NDArray[np.uint8] | None,
+        scores: _Scores,
     ) -> None: ...
-    def accumulate(self, keys: _Keys, deltas: _Values, exists: NDArray[np.uint8]) -> None: ...
+    def accumulate(
+        self, keys: _Keys, deltas: _Values, exists: NDArray[np.uint8], scores: _Scores
+    ) -> None: ...
     def apply_gradients(
         self,
         keys: _Keys,
         gradients: NDArray[np.uint8],
         gradient_type: str,
         params: dict[str, float],
+        scores: _Scores,
     ) -> None: ...
     def remove(self, keys: _Keys) -> int: ...
     def clear(self) -> None: ...
@@ -64,6 +70,30 @@ class NativeTable:
     def count_if(self, written_before: int | None, count_below: int | None) -> int: ...
     def remove_if(self, written_before: int | None, count_below: int | None) -> int: ...
     def select_if(self, written_before: int | None, count_below: int | None) -> Any: ...
+    def assign_and_evict(
+        self,
+        keys: _Keys,
+        values: _Values,
+        scores: _Scores,
+        rejected: NDArray[np.uint8] | None,
+    ) -> tuple[Any, Any, Any, Any]: ...
+    def assign_existing(self, keys: _Keys, values: _Values, scores: _Scores) -> None: ...
+    def find_or_insert(
+        self,
+        keys: _Keys,
+        default_kind: int,
+        default_rows: _Values | None,
+        out: NDArray[np.uint8] | None,
+        exists: NDArray[np.uint8],
+        scores: _Scores,
+    ) -> list[bytes] | None: ...
+    def assign_scores(self, keys: _Keys, scores: NDArray[np.uint64]) -> None: ...
+    def lookup_scores(self, keys: _Keys, exists: NDArray[np.uint8]) -> NDArray[np.uint64]: ...
+    def count_if_score(self, at_least: int, below: int | None) -> int: ...
+    def remove_if_score(self, at_least: int, below: int | None) -> int: ...
+    def export_if_score(self, at_least: int, below: int | None) -> tuple[Any, Any, Any, Any]: ...
+    def epoch(self) -> int: ...
+    def set_epoch(self, epoch: int) -> None: ...
 
 def estimate_memory(
     key_type: str,

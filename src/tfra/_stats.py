@@ -25,6 +25,7 @@ COUNTERS = (
     "ignored",
     "refused",
     "evictions",
+    "rejections",
     "expirations",
     "restrict_runs",
     "waiting",
@@ -49,9 +50,12 @@ class TableStats:
         inserts: Keys that got a row.
         updates: Writes to rows that were there.
         removals: Keys that were removed by hand.
-        ignored: Keys that `accum` was told to leave alone.
+        ignored: Keys that `accum` was told to leave alone, and those that `assign` and
+            `assign_scores` did not find.
         refused: Gradients and other writes that were dropped, since their keys were not let in.
-        evictions: Keys that had to leave to make room: by `restrict`.
+        evictions: Keys that had to leave to make room: for others in a full table, or by
+            `restrict`.
+        rejections: Writes that a full table dropped, their keys having too low a score.
         expirations: Keys that left because they had expired.
         restrict_runs: How often `restrict` ran.
         waiting: Keys that were seen and have not entered, where they are known.
@@ -75,6 +79,7 @@ class TableStats:
     ignored: int
     refused: int
     evictions: int
+    rejections: int
     expirations: int
     restrict_runs: int
     waiting: int

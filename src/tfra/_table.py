@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
+from tfra._bounded import BoundedTable, bound_spec
 from tfra._display import Facts, Shown, join_batches, readable_bytes
 from tfra._stats import TableStats
 from tfra._upkeep import TableUpkeep, checked_min_norm, checked_ttl
@@ -20,7 +21,7 @@ from tfra.admission import get as get_admission
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
 
-class Table(TableUpkeep, Shown):
+class Table(BoundedTable, TableUpkeep, Shown):
     """A table from keys to rows, with no fixed vocabulary.
 
     A key that was never written has no row. Looking it up gives its initial value, a pure function
@@ -54,6 +55,12 @@ class Table(TableUpkeep, Shown):
         ttl: Seconds after which a row that was not written has expired; see `expire`. Implies
             metadata.
         min_norm: The L2 norm below which a row has expired; see `expire`. Implies metadata.
+        max_capacity: The number of keys that the table never exceeds: once it is full, new keys
+            evict those with the lowest scores. None for no bound. See docs/hkv.md.
+        evict_strategy: What the scores are: `"lru"`, `"lfu"`, `"epochlru"`, `"epochlfu"`, or
+            `"customized"` for scores that the caller gives.
+        remember_counts: Whether, with `"lfu"` and `"epochlfu"`, keys that were evicted or rejected
+            go on from about their former count when they come again.
 
     Raises:
         TypeError: If a dtype, an initializer or an optimizer is unknown, or they do not go
@@ -76,6 +83,9 @@ class Table(TableUpkeep, Shown):
         admission: Admission | None = None,
         ttl: float | None = None,
         min_norm: float | None = None,
+        max_capacity: int | None = None,
+        evict_strategy: str = "lru",
+        remember_counts: bool = True,
     ) -> None:
         self._dim = arrays.integer(dim, "dim")
         self._key_dtype = arrays.key_dtype(key_dtype)
@@ -94,6 +104,10 @@ class Table(TableUpkeep, Shown):
         self._min_norm = checked_min_norm(min_norm)
         self._metadata = bool(metadata) or ttl is not None or min_norm is not None
         self._admission = get_admission(admission)
+        room = arrays.integer(capacity, "capacity")
+        bound = bound_spec(max_capacity, room, evict_strategy, remember_counts)
+        self._max_capacity: int = bound["max_capacity"]
+        self._evict_strategy: str = bound["evict_strategy"]
         self._step = 0
         self._step_lock = threading.Lock()
         # A row longer than the engine takes is refused there; it must not be made here.
@@ -106,7 +120,8 @@ class Table(TableUpkeep, Shown):
             self._optimizer.rule() if self._optimizer else {"kind": "none"},
             self._metadata,
             self._admission.spec() if self._admission else {"kind": "all"},
-            arrays.integer(capacity, "capacity"),
+            room,
+            bound,
         )
         self._slots = dict(self._native.slots())
         self._slot_dtype = arrays.compute_dtype(self._value_dtype)
@@ -281,6 +296,7 @@ class Table(TableUpkeep, Shown):
         *,
         slots: Mapping[str, NDArray[Any]] | None = None,
         metadata: Any = None,
+        scores: Any = None,
     ) -> None:
         """Inserts or overwrites rows. Of equal keys the last one stays.
 
@@ -292,10 +308,13 @@ class Table(TableUpkeep, Shown):
             metadata: The time of the last write and the number of writes of each row,
                 `keys.shape + (2,)`, as `export(metadata=True)` returns them. Without it, this is
                 one more write, now.
+            scores: Scores of the keys, for `"customized"`; for `"lfu"` and `"epochlfu"`, how often
+                each key counts.
 
         Raises:
-            TypeError: If keys or values are of another dtype than the table's.
-            ValueError: If values, slots or metadata have a wrong shape, or slots other names.
+            TypeError: If keys, values or scores are of a wrong dtype.
+            ValueError: If values, slots, metadata or scores have a wrong shape, slots other names, or the
+                table has no use for scores.
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")
@@ -308,9 +327,9 @@ class Table(TableUpkeep, Shown):
                 raise ValueError("`metadata` needs a table with metadata. Received: one without")
             usage = arrays.typed_array(metadata, (np.dtype(np.uint32),), (*shape, 2), "metadata")
             usage = arrays.raw_bytes(usage)
-        self._native.assign(flat, rows, packed, usage)
+        self._native.assign(flat, rows, packed, usage, self._flat_scores(scores, shape))
 
-    def accum(self, keys: Any, deltas: Any, exists: Any) -> None:
+    def accum(self, keys: Any, deltas: Any, exists: Any, *, scores: Any = None) -> None:
         """Adds deltas to rows, for writers that share a table.
 
         `exists` is what the caller last knew of each key. A key that is there and was known is
@@ -322,6 +341,7 @@ class Table(TableUpkeep, Shown):
             keys: Keys of any shape.
             deltas: Rows to add, `keys.shape + (dim,)`. Integers wrap around; bools are or-ed.
             exists: Bools, `keys.shape`.
+            scores: As for `upsert`.
 
         Raises:
             TypeError: If an array is of a wrong dtype, or the values are strings.
@@ -332,10 +352,17 @@ class Table(TableUpkeep, Shown):
             raise TypeError("`accum` needs values that can be added. Received: a table of strings")
         rows = arrays.flat_values(deltas, self._value_dtype, (*shape, self._dim), "deltas")
         known = arrays.typed_array(exists, (np.dtype(np.bool_),), shape, "exists")
-        self._native.accumulate(flat, rows, arrays.raw_bytes(known))
+        given = self._flat_scores(scores, shape)
+        self._native.accumulate(flat, rows, arrays.raw_bytes(known), given)
 
     def apply_gradients(
-        self, keys: Any, gradients: Any, *, step: int | None = None, **hyper: float | None
+        self,
+        keys: Any,
+        gradients: Any,
+        *,
+        step: int | None = None,
+        scores: Any = None,
+        **hyper: float | None,
     ) -> None:
         """Takes one optimizer step on the rows of keys.
 
@@ -348,6 +375,7 @@ class Table(TableUpkeep, Shown):
                 its slots.
             step: The number of this step, from 1 on. By default one more than `Table.step`, which
                 becomes the number used.
+            scores: As for `upsert`.
             **hyper: Arguments of the optimizer that differ in this step, such as `learning_rate`.
 
         Raises:
@@ -362,13 +390,16 @@ class Table(TableUpkeep, Shown):
             )
         dtypes = (self._slot_dtype, self._value_dtype)
         array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
+        given = self._flat_scores(scores, shape)
         params = self._optimizer.params(1 if step is None else step, **hyper)
         with self._step_lock:  # Two threads never take the same step.
             before = self._step
             self._step = before + 1 if step is None else int(step)
             params["step"] = self._step
         try:
-            self._native.apply_gradients(flat, arrays.raw_bytes(array), array.dtype.name, params)
+            self._native.apply_gradients(
+                flat, arrays.raw_bytes(array), array.dtype.name, params, given
+            )
         except BaseException:
             with self._step_lock:
                 if self._step == params["step"]:

@@ -62,6 +62,13 @@ _READ_ONLY_OPS = (
     "TfraLookupMetadata",
     "TfraStats",
     "TfraHistograms",
+    "TfraExportScores",
+    "TfraExportKeysAndScores",
+    "TfraExportIf",
+    "TfraSizeIf",
+    "TfraLookupScores",
+    "TfraContains",
+    "TfraEpoch",
     "TfraTrainableRows",
     "TfraTrainablePooled",
 )
@@ -79,6 +86,9 @@ else:
 for _op in _READ_ONLY_OPS:
     if _op not in ("TfraTrainableRows", "TfraTrainablePooled", "TfraLookupPooled"):
         tf.no_gradient(_op)
+
+tf.no_gradient("TfraFindOrInsert")
+tf.no_gradient("TfraInsertAndEvict")
 
 # What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
 # the last reference to it.

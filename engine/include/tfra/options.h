@@ -94,6 +94,28 @@ struct UpdateParams {
   double clipvalue = 0.0;     // Each element of the gradient; 0 is none.
 };
 
+// What the score of a key is, by which a full table decides whom to evict: the lowest one goes.
+// Only writes change scores. Each is a number of 64 bits.
+enum class EvictStrategy : uint8_t {
+  kLru,         // A clock that counts the keys of all writing calls: later writes are higher.
+  kLfu,         // How often the key was written to.
+  kEpochLru,    // High 32 bits: Table::epoch(). Low: a clock that counts the writing calls of an
+                // epoch.
+  kEpochLfu,    // High 32 bits: Table::epoch() of the last write. Low: how often it was written to.
+  kCustomized,  // What the caller says.
+};
+
+// How many keys a table may hold.
+struct Bound {
+  int64_t max_capacity = 0;  // 0: any number.
+  EvictStrategy strategy = EvictStrategy::kLru;
+  // kLfu and kEpochLfu. True: keys that were evicted or rejected go on from their former count when
+  // they come again. Counts of keys outside the table are approximate (they may be another key's,
+  // and fade with time) and take some eight bytes for each of max_capacity keys. False: such keys
+  // start from nothing, so a table whose keys have all come twice takes no key that comes once.
+  bool remember_counts = true;
+};
+
 enum class AdmissionKind : uint8_t { kAll, kMinCount, kBloomFilter, kProbability };
 
 // Which keys that are not in the table may enter it. A key is seen once by each call that would
@@ -124,6 +146,8 @@ struct TableOptions {
   AdmissionSpec admission;
   // Room for so many keys before the index first grows.
   int64_t initial_capacity = 0;
+  // See "Bounded tables" in table.h.
+  Bound bound;
 };
 
 }  // namespace tfra

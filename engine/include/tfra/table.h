@@ -13,11 +13,32 @@
 // equal keys, in their order, and then takes one step per distinct key. Results do not depend on
 // the number of threads.
 //
+// Bounded tables (TableOptions::bound): size() never exceeds max_capacity. Every key has a score;
+// each write renews it, reads do not. A key that is to be inserted into a full table evicts the
+// candidate with the lowest score (one of them, if there are several), whose row goes with its
+// slots and metadata. If its own score is lower than that of every candidate, it is rejected
+// instead: it is not inserted, and what the call brings for it is dropped. Both are counted
+// (TableStats).
+//   Candidates: in a table of at most kExactCapacity keys, all keys. In a larger one, some 50 to 70
+// keys whose hashes are near that of the new one: those in 16 buckets of the index, from its own
+// on.
+//   Full: size() is max_capacity. In a table of more than kExactCapacity keys each sixteenth of the
+// hashes also has a share of max_capacity / 32 keys that the others leave to it; hashes being
+// uniform, all have long used it when the table gets full.
+//   Order: a call first writes to the keys that are there. Then it inserts the others one by one,
+//   in
+// the order in which each first occurs. Equal keys count as one: it is inserted, or rejected, with
+// the score that all its occurrences in the call make.
+//   A key that was evicted after a lookup and is then updated (ApplyGradients, AddToRows) is a
+// missing key like others: it starts from its initial value and slots and evicts another one, or is
+// rejected.
+//
 // Errors: a call that fails has changed nothing. The one exception is running out of memory while a
 // batch is being written, although room was made for it before: because other threads inserted
-// meanwhile, or because not even a small allocation succeeds; or, in a table with an admission
-// rule, because room is made only for keys that are let in. Then a part of the batch is stored,
-// each row whole. And calls that remove rows by a rule may have removed some of them.
+// meanwhile, because far more keys of a bounded table than others share the first bits of their
+// hashes, or because not even a small allocation succeeds; or, in a table with an admission rule,
+// because room is made only for keys that are let in. Then a part of the batch is stored, each row
+// whole. And calls that remove rows by a rule may have removed some of them.
 //
 // Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
 // std::string[n * dim].
@@ -56,6 +77,31 @@ struct Defaults {
   Kind kind = kInitial;
   const void* rows = nullptr;  // (dim) or (n, dim)
 };
+
+// Tables of so many keys or fewer evict exactly: every key is a candidate. Calls that insert into
+// one of them take turns.
+inline constexpr int64_t kExactCapacity = 2048;
+
+// Scores reach from 0 to this; larger ones are stored as this one.
+inline constexpr uint64_t kMaxScore = UINT64_MAX - 1;
+
+// Scores that a writing call brings for its keys. REQUIRES, unless kNone (kInvalidArgument
+// otherwise): a bounded table.
+struct Scores {
+  enum Kind : uint8_t {
+    // As the strategy says. kCustomized: keys that are there keep their scores, others get 0.
+    kNone,
+    // kLfu, kEpochLfu only: key i counts as values[i] occurrences.
+    kCounts,
+    // The scores themselves, whatever the strategy: for kCustomized, and for restoring. The clocks
+    // of kLru and kEpochLru go on after them (after those of the present epoch).
+    kExact,
+  };
+  Kind kind = kNone;
+  const uint64_t* values = nullptr;  // (n)
+};
+
+using ScorePredicate = std::function<bool(uint64_t score)>;
 
 // Kept in each row of a table with TableOptions::metadata, renewed by every write to the row.
 struct RowMetadata {
@@ -123,6 +169,7 @@ struct ExportBatch {
   std::vector<std::string> string_values;  // (n, dim)
   std::vector<std::byte> slots;            // (n, slot elements)
   std::vector<RowMetadata> metadata;       // (n)
+  std::vector<uint64_t> scores;            // (n), of bounded tables.
 
   // Removes all rows and keeps the memory for others.
   void Clear() {
@@ -133,6 +180,7 @@ struct ExportBatch {
     string_values.clear();
     slots.clear();
     metadata.clear();
+    scores.clear();
   }
 };
 
@@ -144,8 +192,10 @@ struct SlotInfo {
 
 struct TableStats {
   uint64_t size = 0;
-  uint64_t capacity = 0;  // Keys it holds before the index grows.
-  uint64_t index_bytes = 0;
+  // Keys it holds before the index grows. Of a bounded table never more than max_capacity; once it
+  // is that, the table has grown as large as it gets.
+  uint64_t capacity = 0;
+  uint64_t index_bytes = 0;  // With scores and remembered counts.
   uint64_t row_bytes = 0;
   uint64_t string_bytes = 0;
   // Since the table was made. Lookups count keys: each is a hit or a miss.
@@ -154,9 +204,11 @@ struct TableStats {
   uint64_t inserts = 0;
   uint64_t updates = 0;  // Writes to rows that were there.
   uint64_t removals = 0;
-  uint64_t ignored = 0;      // Keys that Accumulate was told to leave alone.
-  uint64_t refused = 0;      // Writes to keys that were not let in, but for Accumulate's.
-  uint64_t evictions = 0;    // Keys that had to leave to make room: for Restrict.
+  uint64_t ignored = 0;  // Keys that Accumulate or AssignExisting were told to leave alone.
+  uint64_t refused = 0;  // Writes to keys that were not let in, but for Accumulate's.
+  // Keys that had to leave to make room: others' in a full table, or for Restrict.
+  uint64_t evictions = 0;
+  uint64_t rejections = 0;   // Writes that a full table dropped, with keys of too low a score.
   uint64_t expirations = 0;  // Keys that left because of Expire.
   uint64_t restrict_runs = 0;
   uint64_t waiting = 0;          // Keys that were seen and may enter later, where these are known.
@@ -191,26 +243,42 @@ class Table {
   // Inserts or overwrites. values: (n, dim). slots: (n, slot_elements()) or null, which leaves the
   // slots of rows that are there and gives new rows initial ones. metadata: (n), or null.
   virtual Status Assign(const KeyBatch& keys, const void* values, const void* slots = nullptr,
-                        const RowMetadata* metadata = nullptr,
+                        const RowMetadata* metadata = nullptr, const Scores& scores = {},
                         NewKeys new_keys = NewKeys::kInsert) = 0;
+  // As Assign, and says what became of whom. evicted: the rows that had to go, as an export has
+  // them, with their scores from before; one that this call itself inserted may be among them.
+  // rejected: (n), or null; which keys did not get in.
+  virtual Status AssignAndEvict(const KeyBatch& keys, const void* values, const void* slots,
+                                const RowMetadata* metadata, const Scores& scores,
+                                ExportBatch* evicted, bool* rejected) = 0;
+  // As Assign, for keys that are there. The others are left alone and counted as ignored.
+  virtual Status AssignExisting(const KeyBatch& keys, const void* values,
+                                const void* slots = nullptr, const RowMetadata* metadata = nullptr,
+                                const Scores& scores = {}) = 0;
+
+  // Looks up, and inserts missing keys with their default. values: (n, dim). exists: (n), or null;
+  // which keys were found. Counts as a write for scores and metadata, and as a lookup for hits and
+  // misses. A key that is rejected gets its default all the same.
+  virtual Status FindOrInsert(const KeyBatch& keys, const Defaults& defaults, void* values,
+                              bool* exists, const Scores& scores = {}) = 0;
 
   // deltas: (n, dim). exists: (n), what the caller last knew of each key. Found and true: adds
   // (bool: or). Missing and false: inserts the delta as the value. Otherwise: leaves the key alone
   // and counts it as ignored. With NewKeys::kAdmit it makes rows ready for an update that follows:
   // inserting them is not counted as a write in their metadata.
   virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
-                            NewKeys new_keys = NewKeys::kInsert) = 0;
+                            const Scores& scores = {}, NewKeys new_keys = NewKeys::kInsert) = 0;
 
   // Adds to whole rows; missing keys are inserted from their initial value and slots first. deltas:
   // (n, dim). slots: (n, slot_elements()), or null. Values must be floating.
   virtual Status AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
-                           NewKeys new_keys = NewKeys::kAdmit) = 0;
+                           const Scores& scores = {}, NewKeys new_keys = NewKeys::kAdmit) = 0;
 
   // One optimizer step. gradients: (n, dim) of gradient_type, which is the value type or
   // ComputeType(value_type). Missing keys are inserted from their initial value first.
   virtual Status ApplyGradients(const KeyBatch& keys, const void* gradients,
                                 ValueType gradient_type, const UpdateParams& params,
-                                NewKeys new_keys = NewKeys::kAdmit) = 0;
+                                const Scores& scores = {}, NewKeys new_keys = NewKeys::kAdmit) = 0;
 
   // Renews the metadata of rows, as one write; of equal keys, one counts. Keys that are let in get
   // their initial value; in a table of string values, none is. REQUIRES (kInvalidArgument
@@ -242,6 +310,24 @@ class Table {
   // Keys only: the other vectors of `batch` stay empty.
   virtual Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) = 0;
 
+  // The scores of keys, and of all keys that a predicate selects, as above. REQUIRES, for each of
+  // these (kInvalidArgument otherwise): a bounded table.
+
+  // scores: (n), 0 for keys that are not there. exists: (n), or null. Changes no score.
+  virtual Status LookupScores(const KeyBatch& keys, uint64_t* scores, bool* exists) = 0;
+  // Gives keys that are there these scores: (n), whatever the strategy. Others are left alone and
+  // counted as ignored.
+  virtual Status AssignScores(const KeyBatch& keys, const uint64_t* scores) = 0;
+  virtual Status CountIfScore(const ScorePredicate& predicate, uint64_t* count) = 0;
+  virtual Status RemoveIfScore(const ScorePredicate& predicate, uint64_t* removed) = 0;
+  // Whole rows, with their scores.
+  virtual Status ExportIfScore(const ScorePredicate& predicate, ExportBatch* batch) = 0;
+
+  // The epoch in the scores of the calls that start from now on. A smaller one than before makes
+  // them lower than older scores. Without effect, and always 0, where the strategy has no epochs.
+  virtual void SetEpoch(uint32_t epoch) = 0;
+  virtual uint32_t epoch() const = 0;
+
   // Leaves the `keep` best rows and evicts the others. Takes a few passes like those above, and
   // little memory. Exact if no other thread writes meanwhile; rows that others write while it runs
   // may stay in addition. REQUIRES as for CountIf.
@@ -261,7 +347,8 @@ class Table {
   virtual Status RestoreAdmission(const AdmissionState& state, uint32_t part = 0,
                                   uint32_t parts = 1) = 0;
 
-  // Makes room for `keys` keys in all, so that no growth happens until then.
+  // Makes room for `keys` keys in all, or for max_capacity of them if that is less, so that no
+  // growth happens until then.
   virtual Status Reserve(int64_t keys) = 0;
   // Gives memory that the present keys do not need back to the operating system. Writing threads
   // wait meanwhile, reading ones do not.
@@ -274,9 +361,9 @@ class Table {
   virtual TableStats stats() const = 0;
 
   // A table with the content of this one whose rows have the slots of `rule`: with keep_slots,
-  // those of the same name and length are taken over; all others get their initial value. Counters,
-  // the clock and keys that wait to enter go along. REQUIRES: no other thread writes to this table
-  // meanwhile.
+  // those of the same name and length are taken over; all others get their initial value. Scores,
+  // the epoch, counters, the clock and keys that wait to enter go along; remembered counts of keys
+  // that are not there do not. REQUIRES: no other thread writes to this table meanwhile.
   Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
 
  protected:

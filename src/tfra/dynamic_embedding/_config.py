@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfra.dynamic_embedding import _arguments as arguments
+
 HKV_INIT_CAPACITY = 1024 * 1024
 HKV_MAX_CAPACITY = 1024 * 1024
 HKV_MAX_HBM_FOR_VALUES = 1024 * 1024 * 1024
 
 
 class HkvEvictStrategy(enum.IntEnum):
-    """Which keys of a full table go first: those with the lowest score.
+    """What the score of a key is. Of a full table the keys with the lowest scores go first.
 
-    LRU: least recently used; LFU: least frequently used; EPOCHLRU and EPOCHLFU: the same, but those
-    of earlier epochs before; CUSTOMIZED: by scores of the caller's.
+    LRU: a clock of the last write, so that the least recently used go; LFU: the number of writes;
+    EPOCHLRU and EPOCHLFU: the same in the low 32 bits, and the epoch of the last write in the high
+    ones; CUSTOMIZED: scores of the caller's.
     """
 
     LRU = 0
@@ -33,7 +36,12 @@ class CuckooHashTableConfig:
 
 @dataclass
 class HkvHashTableConfig:
-    """Settings of a HkvHashTable; see there."""
+    """Settings of a HkvHashTable; see there.
+
+    Raises:
+        TypeError: If a number is not an integer, or `gen_scores_fn` can't be called.
+        ValueError: If a number is out of range, or the settings do not go together.
+    """
 
     init_capacity: int = HKV_INIT_CAPACITY
     max_capacity: int = HKV_MAX_CAPACITY
@@ -42,3 +50,34 @@ class HkvHashTableConfig:
     step_per_epoch: int = 0
     gen_scores_fn: Callable[..., Any] | None = None
     reserved_key_start_bit: int = 0
+
+    def __post_init__(self) -> None:
+        self.init_capacity = arguments.integer(self.init_capacity, "init_capacity", at_least=0)
+        self.max_capacity = arguments.integer(self.max_capacity, "max_capacity", at_least=1)
+        for name in ("max_hbm_for_values", "step_per_epoch", "reserved_key_start_bit"):
+            setattr(self, name, arguments.integer(getattr(self, name), name, at_least=0))
+        if self.max_capacity < self.init_capacity:
+            raise ValueError(
+                f"`max_capacity`: expected at least `init_capacity`, {self.init_capacity}, "
+                f"received {self.max_capacity}"
+            )
+        if not isinstance(self.evict_strategy, HkvEvictStrategy):
+            raise TypeError(
+                f"`evict_strategy`: expected a HkvEvictStrategy, received {self.evict_strategy!r}"
+            )
+        self._check_scores()
+
+    def _check_scores(self) -> None:
+        strategy, function = self.evict_strategy, self.gen_scores_fn
+        if function is not None and not callable(function):
+            raise TypeError(f"`gen_scores_fn`: expected a function, received {function!r}")
+        if function is None and strategy == HkvEvictStrategy.CUSTOMIZED:
+            raise ValueError(
+                "`gen_scores_fn`: expected a function from keys to scores, which the strategy "
+                "CUSTOMIZED needs, received None"
+            )
+        if function is not None and strategy in (HkvEvictStrategy.LRU, HkvEvictStrategy.EPOCHLRU):
+            raise ValueError(
+                f"`gen_scores_fn`: expected None, since {strategy.name} makes its own scores, "
+                f"received {function!r}"
+            )

@@ -37,7 +37,7 @@ def content_of(tables: Sequence[HashTable]) -> Content:
         "Ts": arguments.compute_dtype(tables[0].value_dtype),
     }
     parts = [_op_on(ops.tfra_snapshot, group, None, **types) for group in _by_device(tables)]
-    names = ("keys", "values", "slots", "metadata", "rule")
+    names = ("keys", "values", "slots", "metadata", "scores", "rule", "epoch")
     content = {name: _concat([getattr(part, name) for part in parts]) for name in names}
     parts = [_op_on(ops.tfra_snapshot_admission, group, None) for group in _by_device(tables)]
     for name in WAITING:

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 from typing import Any
 
+from tfra._keras import keras
 from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
@@ -101,6 +102,10 @@ class CuckooHashTableCreator(KVCreator):
 class HkvHashTableCreator(KVCreator):
     """Makes tables of the class `HkvHashTable`.
 
+    The capacities of the config are those of each table: a Variable on several devices has a table
+    on each. A `gen_scores_fn` that a layer is to be saved with must be known to Keras: put
+    `@keras.saving.register_keras_serializable()` before it.
+
     Example:
     >>> de = tfra.dynamic_embedding
     >>> config = de.HkvHashTableConfig(init_capacity=1024, max_capacity=1024)
@@ -118,8 +123,11 @@ class HkvHashTableCreator(KVCreator):
         settings = config["config"]
         if settings is None:
             return cls()
-        strategy = HkvEvictStrategy(settings["evict_strategy"])
-        return cls(HkvHashTableConfig(**{**settings, "evict_strategy": strategy}))
+        settings = dict(settings, evict_strategy=HkvEvictStrategy(settings["evict_strategy"]))
+        if isinstance(settings["gen_scores_fn"], dict):  # A function, as Keras saves them.
+            saved = settings["gen_scores_fn"]
+            settings["gen_scores_fn"] = keras.saving.deserialize_keras_object(saved)
+        return cls(HkvHashTableConfig(**settings))
 
     def create(
         self,

@@ -136,8 +136,17 @@ class HashTable(
             initializer=self._initial.attribute(),
             metadata=self._metadata,
             admission=self._admission.text() if self._admission else "",
+            **self._create_options(),
         )
         return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+
+    def _create_options(self) -> dict[str, Any]:
+        """More attributes of the op that makes the table."""
+        return {}
+
+    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        return []
 
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
         if self in object_map:  # By the Variable that it belongs to.
@@ -226,6 +235,9 @@ class HashTable(
                 parts=tf.convert_to_tensor(parts, tf.int32),
                 part=part,
                 part_count=part_count,
+                # Files of other tables have none.
+                scores=content.get("scores", tf.zeros([0], tf.int64)),
+                epoch=content.get("epoch", tf.zeros([0], tf.int64)),
             )
         with tf.control_dependencies([] if restored is None else [restored]):
             return ops.tfra_restore_admission(
@@ -260,7 +272,9 @@ class HashTable(
         values = arguments.values_tensor(values, self._value_dtype)
         arguments.check_rows(keys, values, self._row_shape, "values")
         with self._ready():
-            return ops.tfra_insert(self.resource_handle, keys, values, name=name)
+            return ops.tfra_insert(
+                self.resource_handle, keys, values, scores=self._scores(keys), name=name
+            )
 
     def lookup(
         self,
@@ -363,7 +377,13 @@ class HashTable(
         arguments.check_rows(keys, exists, [], "exists")
         with self._ready():
             return ops.tfra_accumulate(
-                self.resource_handle, keys, deltas, exists, new_keys=new_keys, name=name
+                self.resource_handle,
+                keys,
+                deltas,
+                exists,
+                scores=self._scores(keys),
+                new_keys=new_keys,
+                name=name,
             )
 
     def remove(self, keys: Any, name: str | None = None) -> Any:

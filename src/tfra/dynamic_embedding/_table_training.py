@@ -23,6 +23,7 @@ class TableTraining:
     _initial: Any
     _ready: Any
     _default_row: Any
+    _scores: Any
 
     def lookup_pooled(
         self,
@@ -66,6 +67,7 @@ class TableTraining:
                 gradients,
                 learning_rate,
                 step,
+                scores=self._scores(keys),
                 rule=rule,
                 params=params,
                 optimizer=optimizer,
@@ -102,5 +104,11 @@ class TableTraining:
         op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
         with self._ready():
             return op(
-                self.resource_handle, keys, values, slots, rule=rule.text(), new_keys=new_keys
+                self.resource_handle,
+                keys,
+                values,
+                slots,
+                scores=self._scores(keys),
+                rule=rule.text(),
+                new_keys=new_keys,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tfra.dynamic_embedding._config import (
@@ -13,6 +14,8 @@ from tfra.dynamic_embedding._config import (
     HkvHashTableConfig,
 )
 from tfra.dynamic_embedding._hash_table import HashTable
+from tfra.dynamic_embedding._hkv import ScoredTable
+from tfra.dynamic_embedding._hkv_files import TableFiles
 
 
 class CuckooHashTable(HashTable):
@@ -54,14 +57,21 @@ class CuckooHashTable(HashTable):
         self._config = config
 
 
-class HkvHashTable(HashTable):
-    """A hash table with the interface of NVIDIA's HierarchicalKV.
+class HkvHashTable(ScoredTable, TableFiles, HashTable):
+    """A hash table with a bound, and the interface of NVIDIA's HierarchicalKV.
+
+    It never holds more than `max_capacity` keys. Every key has a score, which each write renews. A
+    key that comes to a full table takes the place of the one with the lowest score; if its own is
+    lower still, it is rejected. What evicts whom is exact in tables of up to 2048 keys; in larger
+    ones the lowest of some hundred candidates goes. See docs/hkv.md.
 
     Example:
-    >>> table = tfra.dynamic_embedding.HkvHashTable(tf.string, tf.int64, default_value=-1)
-    >>> table.insert(["a", "b"], tf.constant([1, 2], tf.int64))
-    >>> table.lookup(["b", "c"]).numpy().tolist()
-    [2, -1]
+    >>> de = tfra.dynamic_embedding
+    >>> table = de.HkvHashTable(tf.string, tf.int64, -1, init_capacity=2, max_capacity=2)
+    >>> for key, value in (("a", 1), ("b", 2), ("c", 3)):
+    ...     table.insert([key], tf.constant([value], tf.int64))
+    >>> table.lookup(["a", "b", "c"]).numpy().tolist()
+    [-1, 2, 3]
 
     Args:
         key_dtype: the type of the key tensors.
@@ -69,18 +79,25 @@ class HkvHashTable(HashTable):
         default_value: The value to use if a key is missing in the table.
         name: A name for the operation (optional).
         checkpoint: if True, the contents of the table are saved to and restored from checkpoints.
-        init_capacity: room for so many keys from the beginning.
-        max_capacity: the number of keys that the table is planned for.
-        max_hbm_for_values: the bytes of fast memory that its values are planned for.
+        init_capacity: room for so many keys from the beginning; more is made when they come.
+        max_capacity: the number of keys that the table never exceeds.
+        max_hbm_for_values: accepted; values are in the memory of the host.
         config: a HkvHashTableConfig, which takes the place of the single settings.
         device: where the table is.
-        evict_strategy: which keys are to go first.
-        step_per_epoch: steps after which an epoch of the strategy begins.
-        gen_scores_fn: gives scores to keys, for HkvEvictStrategy.CUSTOMIZED.
+        evict_strategy: a HkvEvictStrategy: what the scores are.
+        step_per_epoch: for EPOCHLRU and EPOCHLFU, the number of steps after which the epoch is one
+            higher: each optimizer step, `insert`, `insert_and_evict` and `find_or_insert` is one.
+            0: only `set_epoch` changes it.
+        gen_scores_fn: called with the keys of every write, a tensor; returns int64 scores of their
+            shape, 0 or more. For CUSTOMIZED, which needs it; for LFU and EPOCHLFU it says how often
+            each key counts. In a graph it is called when the graph is made.
         reserved_key_start_bit: accepted; every key is legal here.
 
     Raises:
-        ValueError: If checkpoint is True and no name was specified.
+        TypeError: If an argument is of a wrong type.
+        ValueError: If checkpoint is True and no name was specified, a number is out of range,
+            `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
+            go together.
     """
 
     def __init__(
@@ -100,14 +117,18 @@ class HkvHashTable(HashTable):
         gen_scores_fn: Any = None,
         reserved_key_start_bit: int = 0,
     ) -> None:
-        self._config = config or HkvHashTableConfig(
-            init_capacity,
-            max_capacity,
-            max_hbm_for_values,
-            evict_strategy,
-            step_per_epoch,
-            gen_scores_fn,
-            reserved_key_start_bit,
+        # A copy, which is checked once more: the caller may change theirs.
+        self._config = dataclasses.replace(
+            config
+            or HkvHashTableConfig(
+                init_capacity,
+                max_capacity,
+                max_hbm_for_values,
+                evict_strategy,
+                step_per_epoch,
+                gen_scores_fn,
+                reserved_key_start_bit,
+            )
         )
         super().__init__(
             key_dtype,

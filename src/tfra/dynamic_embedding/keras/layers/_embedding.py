@@ -7,12 +7,13 @@ from typing import Any
 from tfra._keras import compiled_optimizer, keras, require_backend
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding import _content_arrays as content_arrays
 from tfra.dynamic_embedding._keras_optimizer import adopt
 from tfra.dynamic_embedding._pooling import Bags, Combiner, combiner_function
 from tfra.dynamic_embedding._shards import default_partition_fn
 from tfra.dynamic_embedding._stand_in import ShadowVariable
 from tfra.dynamic_embedding._variable import Variable
-from tfra.dynamic_embedding.keras.layers import _arrays, _config
+from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
 
 DEFAULT_NAME = "DynamicEmbeddingLayer"
@@ -266,13 +267,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def save_own_variables(self, store: Any) -> None:
         """Writes rows, slots and all to a file of Keras."""
         self.shadow.warn_if_untrained()
-        for name, array in _arrays.to_arrays(self.params.content()).items():
+        for name, array in content_arrays.to_arrays(self.params.content()).items():
             store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
         """Reads what `save_own_variables` wrote, in place of what is there."""
-        content = _arrays.to_content(store, self.key_dtype, self.value_dtype)
-        _arrays.check(content, self.name, self.embedding_size)
+        content = content_arrays.to_content(store, self.key_dtype, self.value_dtype)
+        content_arrays.check(content, self.name, self.embedding_size)
         self.params.restore(content)
 
     def get_config(self) -> dict[str, Any]:

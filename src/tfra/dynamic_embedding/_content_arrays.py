@@ -1,4 +1,4 @@
-"""The content of a Variable as arrays of numbers, which files of Keras hold."""
+"""The content of tables as arrays of numbers, which files of Keras and of NumPy hold."""
 
 from __future__ import annotations
 
@@ -42,12 +42,16 @@ def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType) -> Conten
         "waiting_seen": tf.constant(np.asarray(store["waiting_seen"])),
         "waiting_filter": tf.constant(np.asarray(store["waiting_filter"])),
     }
+    for name in ("scores", "epoch"):  # Files written before there were scores have none.
+        if name in store:
+            content[name] = tf.constant(np.asarray(store[name]), tf.int64)
     for name in ("keys", "waiting_keys"):
         if key_dtype == tf.string:
             content[name] = tf.constant(_strings(store, name), tf.string)
         else:
             content[name] = tf.constant(np.asarray(store[name]), key_dtype)
-    values = np.asarray(store["values"])
+    strings = value_dtype == tf.string  # In one row: the file does not say how long theirs are.
+    values = _strings(store, "values") if strings else np.asarray(store["values"])
     if value_dtype == tf.bfloat16 and values.dtype == np.uint16:
         values = values.view(tf.bfloat16.as_numpy_dtype)
     content["values"] = tf.constant(values, value_dtype)

@@ -1,0 +1,87 @@
+// What only bounded tables do, for Python.
+#pragma once
+
+#include "results.h"
+
+namespace tfra::python {
+
+// (keys, values, slots, scores), and which keys were rejected.
+nb::tuple AssignAndEvict(Table& table, const KeysArgument& keys, const ValuesArgument& values,
+                         const ScoresArgument& scores, const std::optional<OutBytes>& rejected);
+void AssignExisting(Table& table, const KeysArgument& keys, const ValuesArgument& values,
+                    const ScoresArgument& scores);
+// Strings, or None: other values are written to `out`.
+nb::object FindOrInsert(Table& table, const KeysArgument& keys, int default_kind,
+                        const std::optional<ValuesArgument>& default_rows,
+                        const std::optional<OutBytes>& out, const OutBytes& exists,
+                        const ScoresArgument& scores);
+void AssignScores(Table& table, const KeysArgument& keys, const ScoresArgument& scores);
+nb::object LookupScores(Table& table, const KeysArgument& keys, const OutBytes& exists);
+uint64_t CountIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
+uint64_t RemoveIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
+// (keys, values, slots, scores)
+nb::tuple ExportIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
+
+// Adds the methods to the class of a table, which is what its table() says.
+template <typename NativeTable>
+void DefineBounded(nb::class_<NativeTable>& c) {
+  using namespace nb::literals;
+  c.def(
+       "assign_and_evict",
+       [](NativeTable& self, const KeysArgument& keys, const ValuesArgument& values,
+          const ScoresArgument& scores, const std::optional<OutBytes>& rejected) {
+         return AssignAndEvict(self.table(), keys, values, scores, rejected);
+       },
+       "keys"_a, "values"_a, "scores"_a.none(), "rejected"_a.none())
+      .def(
+          "assign_existing",
+          [](NativeTable& self, const KeysArgument& keys, const ValuesArgument& values,
+             const ScoresArgument& scores) { AssignExisting(self.table(), keys, values, scores); },
+          "keys"_a, "values"_a, "scores"_a.none())
+      .def(
+          "find_or_insert",
+          [](NativeTable& self, const KeysArgument& keys, int default_kind,
+             const std::optional<ValuesArgument>& default_rows, const std::optional<OutBytes>& out,
+             const OutBytes& exists, const ScoresArgument& scores) {
+            return FindOrInsert(self.table(), keys, default_kind, default_rows, out, exists,
+                                scores);
+          },
+          "keys"_a, "default_kind"_a, "default_rows"_a.none(), "out"_a.none(), "exists"_a,
+          "scores"_a.none())
+      .def(
+          "assign_scores",
+          [](NativeTable& self, const KeysArgument& keys, const ScoresArgument& scores) {
+            AssignScores(self.table(), keys, scores);
+          },
+          "keys"_a, "scores"_a)
+      .def(
+          "lookup_scores",
+          [](NativeTable& self, const KeysArgument& keys, const OutBytes& exists) {
+            return LookupScores(self.table(), keys, exists);
+          },
+          "keys"_a, "exists"_a)
+      .def(
+          "count_if_score",
+          [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
+            return CountIfScore(self.table(), at_least, below);
+          },
+          "at_least"_a, "below"_a.none())
+      .def(
+          "remove_if_score",
+          [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
+            return RemoveIfScore(self.table(), at_least, below);
+          },
+          "at_least"_a, "below"_a.none())
+      .def(
+          "export_if_score",
+          [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
+            return ExportIfScore(self.table(), at_least, below);
+          },
+          "at_least"_a, "below"_a.none())
+      .def("epoch", [](NativeTable& self) { return self.table().epoch(); })
+      .def(
+          "set_epoch", [](NativeTable& self, uint32_t epoch) { self.table().SetEpoch(epoch); },
+          "epoch"_a);
+}
+
+}  // namespace tfra::python

@@ -1,0 +1,197 @@
+// Scores of keys, and what only bounded tables do.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "arguments.h"
+#include "buffer_pool.h"
+#include "kernels.h"
+
+namespace tfra::tf {
+namespace {
+
+template <typename T>
+T Scalar(const OpContext& context, int input) {
+  return *context.Input(input).data<const T>();
+}
+
+void SetScalar(const OpContext& context, int output, uint64_t number) {
+  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
+}
+
+// Scores from input 1 on and, if there is a third input, below that.
+ScorePredicate RangeOf(const OpContext& context) {
+  const Tensor at_least = context.Input(1);
+  RequireNoNegative(at_least);
+  const auto low = static_cast<uint64_t>(*at_least.data<const int64_t>());
+  if (context.inputs() < 3) return [low](uint64_t score) { return score >= low; };
+  const Tensor below = context.Input(2);
+  RequireNoNegative(below);
+  const auto high = static_cast<uint64_t>(*below.data<const int64_t>());
+  return [low, high](uint64_t score) { return score >= low && score < high; };
+}
+
+// Outputs 0 to 2: keys, values, scores.
+void SetRows(const OpContext& context, const TableUse& table, const ExportBatch& batch) {
+  const auto rows = static_cast<int64_t>(batch.size);
+  const TF_DataType key_dtype = table.named().key_dtype;
+  const Tensor keys = context.Output(0, key_dtype, {rows});
+  if (key_dtype == TF_STRING) {
+    StoreStrings(batch.string_keys, keys);
+  } else if (key_dtype == TF_INT32) {
+    std::transform(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int32_t>(),
+                   [](int64_t key) { return static_cast<int32_t>(key); });
+  } else {
+    std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
+  }
+  const ValueType type = table->options().value_type;
+  const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->options().dim});
+  if (type == ValueType::kString) {
+    StoreStrings(batch.string_values, values);
+  } else if (rows > 0) {
+    std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
+  }
+  const Tensor scores = context.Output(2, TF_INT64, {rows});
+  std::copy(batch.scores.begin(), batch.scores.end(), scores.data<uint64_t>());
+}
+
+}  // namespace
+
+void InsertAndEvict(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Values values(table.named(), context.Input(2), "values");
+    values.RequireRowPerKey(keys);
+    const KeyScores scores(context, 3, table, keys);
+    bool* rejected = context.Output(3, TF_BOOL, keys.dims()).data<bool>();
+    ExportBatch evicted;
+    Check(table->AssignAndEvict(keys.batch(), values.data(), nullptr, nullptr, scores.get(),
+                                &evicted, rejected));
+    table.CountStep();
+    SetRows(context, table, evicted);
+  });
+}
+
+void FindOrInsert(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Values rows(table.named(), context.Input(2), "default values");
+    const bool initial = Scalar<bool>(context, 3);
+    const KeyScores scores(context, 4, table, keys);
+    Defaults defaults;
+    if (!initial) defaults = {Defaults::kOneRow, rows.data()};
+    Dims dims = keys.dims();
+    if (!rows.IsOneRow()) {
+      rows.RequireRowPerKey(keys);
+      defaults = {Defaults::kRowPerKey, rows.data()};
+      dims = rows.dims();
+    } else {
+      dims.insert(dims.end(), rows.dims().begin(), rows.dims().end());
+    }
+    const ValueType type = table->options().value_type;
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(type), dims);
+    bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
+    if (type == ValueType::kString) {
+      std::vector<std::string> strings(static_cast<size_t>(ElementsIn(dims)));
+      Check(table->FindOrInsert(keys.batch(), defaults, strings.data(), exists, scores.get()));
+      StoreStrings(strings, values);
+    } else {
+      Check(table->FindOrInsert(keys.batch(), defaults, values.data<void>(), exists, scores.get()));
+    }
+    table.CountStep();
+  });
+}
+
+void AssignExisting(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Values values(table.named(), context.Input(2), "values");
+    values.RequireRowPerKey(keys);
+    const KeyScores scores(context, 3, table, keys);
+    Check(table->AssignExisting(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
+  });
+}
+
+void AssignScores(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    const Tensor scores = context.Input(2);
+    RequireShape(scores, keys.dims(), "scores");
+    RequireNoNegative(scores);
+    Check(table->AssignScores(keys.batch(), scores.data<const uint64_t>()));
+  });
+}
+
+void LookupScores(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    auto* scores = context.Output(0, TF_INT64, keys.dims()).data<uint64_t>();
+    bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
+    Check(table->LookupScores(keys.batch(), scores, exists));
+  });
+}
+
+void Contains(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    bool* exists = context.Output(0, TF_BOOL, keys.dims()).data<bool>();
+    Check(table->Contains(keys.batch(), exists));
+  });
+}
+
+void SizeIf(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    uint64_t count;
+    Check(UseTable(context, 0)->CountIfScore(RangeOf(context), &count));
+    SetScalar(context, 0, count);
+  });
+}
+
+void EraseIf(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    uint64_t count;
+    Check(UseTable(context, 0)->RemoveIfScore(RangeOf(context), &count));
+    SetScalar(context, 0, count);
+  });
+}
+
+void ExportIf(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    ExportBatch batch;
+    Check(table->ExportIfScore(RangeOf(context), &batch));
+    SetRows(context, table, batch);
+  });
+}
+
+void Reserve(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    Check(UseTable(context, 0)->Reserve(Scalar<int64_t>(context, 1)));
+  });
+}
+
+void SetEpoch(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const auto epoch = Scalar<int64_t>(context, 1);
+    if (epoch < 0 || epoch > kMaxEpoch) {
+      InvalidArgument("expected an epoch between 0 and 2**31 - 1, received " +
+                      std::to_string(epoch));
+    }
+    const TableUse table = UseTable(context, 0);
+    table->SetEpoch(static_cast<uint32_t>(epoch));
+    table.named().steps = 0;
+  });
+}
+
+void Epoch(void*, TF_OpKernelContext* op) {
+  RunKernel(op,
+            [](const OpContext& context) { SetScalar(context, 0, UseTable(context, 0)->epoch()); });
+}
+
+}  // namespace tfra::tf

@@ -1,0 +1,203 @@
+#include "scores.h"
+
+#include <algorithm>
+#include <string>
+
+#include "keys.h"
+#include "pages.h"
+#include "table_base.h"
+
+namespace tfra {
+namespace {
+
+// Cells of a shard, per key that it is made ready for; and the least number of lines of them.
+constexpr uint64_t kCellsPerKey = 4;
+constexpr uint64_t kMinLines = 128;
+// One cell fades for so many counts that are taken in. More often, and keys are forgotten before
+// they come again; less often, and keys that come once look frequent.
+constexpr uint64_t kTurnsPerCell = 4;
+
+// Given scores from here on do not move the clock, which would have no numbers left.
+constexpr uint64_t kLastClock = uint64_t{1} << 63;
+
+void RaiseTo(std::atomic<uint64_t>* clock, uint64_t value) {
+  uint64_t now = clock->load();
+  while (now < value && !clock->compare_exchange_weak(now, value)) {
+  }
+}
+
+// The lowest of [begin, end), or kNoScore.
+uint64_t Lowest(const uint64_t* begin, const uint64_t* end) {
+  // Several at a time: one after the other each comparison would wait for the one before.
+  uint64_t lowest[4] = {kNoScore, kNoScore, kNoScore, kNoScore};
+  for (; end - begin >= 4; begin += 4) {
+    for (size_t k = 0; k < 4; ++k) lowest[k] = std::min(lowest[k], begin[k]);
+  }
+  for (; begin < end; ++begin) lowest[0] = std::min(lowest[0], *begin);
+  return std::min(std::min(lowest[0], lowest[1]), std::min(lowest[2], lowest[3]));
+}
+
+// Lowers `best` to the lowest of some buckets of a shard.
+void LookAt(const BucketArray& array, uint32_t shard, uint64_t first, uint64_t buckets,
+            Candidate* best) {
+  const uint64_t* begin = array.scores() + first * kBucketEntries;
+  const uint64_t* end = begin + buckets * kBucketEntries;
+  const uint64_t lowest = Lowest(begin, end);
+  if (lowest >= best->score) return;
+  const uint64_t place = static_cast<uint64_t>(std::find(begin, end, lowest) - array.scores());
+  const Shard::Entry entry{array.buckets + place / kBucketEntries,
+                           static_cast<uint32_t>(place % kBucketEntries)};
+  *best = {shard, entry, lowest};
+}
+
+}  // namespace
+
+uint64_t CountMemory::LinesPerShard(uint64_t keys) {
+  return std::max(kMinLines, kCellsPerKey * KeysPerShard(keys) / kLineCells);
+}
+
+uint64_t CountMemory::Recall(uint64_t hash) const {
+  Cell* cells = cells_.load(std::memory_order_acquire);
+  if (cells == nullptr) return 0;
+  const auto own = CellsOf(cells, hash);
+  return std::min(*own[0], *own[1]);
+}
+
+void CountMemory::Remember(uint64_t hash, uint64_t count) {
+  if (cells_.load(std::memory_order_acquire) == nullptr) {
+    std::lock_guard lock(mutex_);
+    if (cells_.load() == nullptr) {
+      cells_.store(reinterpret_cast<Cell*>(AllocatePages(lines_ * kLineBytes)));
+    }
+  }
+  Cell* cells = cells_.load(std::memory_order_acquire);
+  if (cells == nullptr) return;
+  const Cell seen = static_cast<Cell>(std::min<uint64_t>(count, UINT16_MAX));
+  for (Cell* cell : CellsOf(cells, hash)) *cell = std::max(*cell, seen);
+  const uint32_t shard = ShardOf(hash);
+  if (++turns_[shard] % kTurnsPerCell != 0) return;
+  const uint64_t shard_cells = lines_ / kShards * kLineCells;
+  cells[shard * shard_cells + turns_[shard] / kTurnsPerCell % shard_cells] /= 2;
+}
+
+void CountMemory::Forget() {
+  FreePages(reinterpret_cast<std::byte*>(cells_.load()), bytes());
+  cells_.store(nullptr);
+  turns_ = {};
+}
+
+bool Bounds::Remembers(const Bound& bound) {
+  return bound.remember_counts &&
+         (bound.strategy == EvictStrategy::kLfu || bound.strategy == EvictStrategy::kEpochLfu);
+}
+
+uint64_t Bounds::MemoryBytes(const Bound& bound) {
+  return Remembers(bound) ? CountMemory::BytesFor(static_cast<uint64_t>(bound.max_capacity)) : 0;
+}
+
+Bounds::Bounds(const Bound& bound)
+    : strategy_(bound.strategy),
+      max_capacity_(static_cast<uint64_t>(bound.max_capacity)),
+      shard_keys_(KeysPerShard(max_capacity_)),
+      share_(exact() ? 0 : max_capacity_ / kShards / 2),
+      remembers_(Remembers(bound)),
+      count_mask_(bound.strategy == EvictStrategy::kEpochLfu ? UINT32_MAX : UINT64_MAX),
+      room_(max_capacity_ - kShards * share_),
+      memory_(max_capacity_) {}
+
+Status Bounds::CheckScores(const Scores& scores) const {
+  if (scores.kind != Scores::kCounts || strategy_ == EvictStrategy::kLfu ||
+      strategy_ == EvictStrategy::kEpochLfu) {
+    return Status::Ok();
+  }
+  return Status::InvalidArgument(
+      "counts of occurrences need a table that evicts by frequency (kLfu, kEpochLfu), received one "
+      "of another strategy");
+}
+
+Scoring Bounds::StartCall(size_t n, const Scores& given) {
+  uint64_t now = 0;
+  if (given.kind == Scores::kExact) {
+    AdvancePast(given.values, n);
+  } else if (strategy_ == EvictStrategy::kLru) {
+    now = clock_.fetch_add(n) + 1;
+  } else if (strategy_ == EvictStrategy::kEpochLru) {
+    uint64_t last = clock_.load();
+    do {
+      now = (last & UINT32_MAX) == UINT32_MAX ? last : last + 1;
+    } while (!clock_.compare_exchange_weak(last, now));
+  } else {
+    now = clock_.load();
+  }
+  return Scoring(strategy_, now, given);
+}
+
+void Bounds::AdvancePast(const uint64_t* scores, size_t n) {
+  uint64_t latest = 0;
+  if (strategy_ == EvictStrategy::kLru) {
+    for (size_t i = 0; i < n; ++i) {
+      if (scores[i] < kLastClock) latest = std::max(latest, scores[i]);
+    }
+  } else if (strategy_ == EvictStrategy::kEpochLru) {
+    const uint32_t now = epoch();
+    for (size_t i = 0; i < n; ++i) {
+      if (scores[i] >> 32 == now) latest = std::max(latest, scores[i]);
+    }
+  }
+  RaiseTo(&clock_, latest);
+}
+
+void Bounds::SetEpoch(uint32_t epoch) {
+  const bool epochs =
+      strategy_ == EvictStrategy::kEpochLru || strategy_ == EvictStrategy::kEpochLfu;
+  if (epochs && epoch != this->epoch()) clock_.store(uint64_t{epoch} << 32);
+}
+
+uint32_t Bounds::epoch() const {
+  return strategy_ == EvictStrategy::kLru ? 0 : static_cast<uint32_t>(clock_.load() >> 32);
+}
+
+bool Bounds::TakeRoom(uint64_t size) {
+  if (size < share_) return true;
+  uint64_t room = room_.load(std::memory_order_relaxed);
+  while (room > 0) {
+    if (room_.compare_exchange_weak(room, room - 1, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+void Bounds::GiveRoom(uint64_t size) {
+  if (size > share_) room_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Bounds::Clear() {
+  room_.store(max_capacity_ - kShards * share_, std::memory_order_relaxed);
+  memory_.Forget();
+}
+
+Candidate LowestNear(const Shard* shards, uint64_t hash) {
+  const uint32_t number = ShardOf(hash);
+  const BucketArray& array = *shards[number].array();
+  Candidate best;
+  // Keys made to collide may leave the neighbourhood of another one empty: then the next counts.
+  uint64_t first = array.HomeOf(hash);
+  for (uint64_t seen = 0; seen < array.count && !best.entry; seen += kCandidateBuckets) {
+    const uint64_t wanted = std::min(kCandidateBuckets, array.count - seen);
+    const uint64_t before_end = std::min(wanted, array.count - first);
+    LookAt(array, number, first, before_end, &best);
+    LookAt(array, number, 0, wanted - before_end, &best);
+    first = (first + wanted) % array.count;
+  }
+  return best;
+}
+
+Candidate LowestOfAll(const Shard* shards) {
+  Candidate best;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    const BucketArray& array = *shards[s].array();
+    LookAt(array, s, 0, array.count, &best);
+  }
+  return best;
+}
+
+}  // namespace tfra

@@ -1,0 +1,92 @@
+// What writing to bounded and to other tables shares.
+#pragma once
+
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "row_ops.h"
+#include "table_find.h"
+
+namespace tfra {
+
+// A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
+inline constexpr size_t kKeysPerLock = 4096;
+
+inline Status FirstError(const std::vector<Status>& statuses) {
+  for (const Status& status : statuses) TFRA_RETURN_IF_ERROR(status);
+  return Status::Ok();
+}
+
+// Moves the rows of one batch to the end of another.
+inline void AppendBatch(ExportBatch* from, ExportBatch* to) {
+  const auto append = [&](auto member) {
+    auto& rows = from->*member;
+    (to->*member)
+        .insert((to->*member).end(), std::make_move_iterator(rows.begin()),
+                std::make_move_iterator(rows.end()));
+  };
+  to->size += from->size;
+  append(&ExportBatch::int_keys);
+  append(&ExportBatch::string_keys);
+  append(&ExportBatch::values);
+  append(&ExportBatch::string_values);
+  append(&ExportBatch::slots);
+  append(&ExportBatch::metadata);
+  append(&ExportBatch::scores);
+}
+
+// Whether an Op brings the metadata of rows itself.
+template <typename Op>
+bool GivesMetadata(const Op& op) {
+  if constexpr (requires { op.metadata; }) {
+    return op.metadata != nullptr;
+  } else {
+    return false;
+  }
+}
+
+template <typename Keys>
+Status TableOf<Keys>::Enters(const Words& words, size_t i, const RowContext& context, bool* enters,
+                             uint32_t* seen) {
+  *enters = context.new_keys != NewKeys::kDrop;
+  *seen = 1;
+  if (admission_ == nullptr || context.new_keys == NewKeys::kDrop) return Status::Ok();
+  const uint32_t shard = ShardOf(Keys::Hash(words[i]));
+  if (context.new_keys == NewKeys::kInsert) {
+    admission_->Forget(shard, words[i], words.bytes(i));
+    return Status::Ok();
+  }
+  try {
+    *enters = admission_->Admit(shard, words[i], words.bytes(i), context.now, seen);
+  } catch (const std::bad_alloc&) {
+    return Status::OutOfMemory("out of memory for counting keys that wait to enter");
+  }
+  return Status::Ok();
+}
+
+template <typename Keys>
+template <typename Op, typename Body>
+void TableOf<Keys>::RunOp(const Op& prototype, size_t keys, Body&& body) {
+  Op op = prototype;
+  Tally tally;
+  if constexpr (requires { op.replaced; }) {
+    op.replaced.reserve(keys * op.dim);
+    tally.garbage.reserve(keys * op.dim);
+  }
+  body(&op, &tally);
+  if constexpr (requires { op.stored_bytes; }) tally.string_bytes += op.stored_bytes;
+  if constexpr (requires { op.replaced; }) {
+    for (Blob* blob : op.replaced) {
+      tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
+      tally.garbage.push_back(Blob::AsRetired(blob));
+    }
+  }
+  if constexpr (Op::kFinds) {
+    tally.hits = std::exchange(tally.updates, 0);
+    tally.misses = tally.inserts + tally.rejections;
+  }
+  Count(std::move(tally));
+}
+
+}  // namespace tfra

@@ -1,0 +1,28 @@
+// What the tests of bounded tables share.
+#pragma once
+
+#include "table_helpers.h"
+
+namespace tfra::test {
+
+inline TableOptions BoundedOptions(EvictStrategy strategy, int64_t max_capacity,
+                                   KeyType key_type = KeyType::kInt64,
+                                   ValueType type = ValueType::kFloat32, int64_t dim = 2) {
+  TableOptions options = OptionsOf(key_type, type, dim);
+  options.bound = {max_capacity, strategy};
+  return options;
+}
+
+inline int One(size_t, size_t) { return 1; }
+
+inline void AssignRange(Table& table, int64_t begin, int64_t end) {
+  AssignNumbers(table, TestKeys::Range(table.options().key_type, begin, end), One);
+}
+
+inline size_t CountThere(Table& table, const TestKeys& keys) {
+  Flags exists(keys.size());
+  CHECK_OK(table.Contains(keys.batch(), exists.data()));
+  return exists.Count();
+}
+
+}  // namespace tfra::test

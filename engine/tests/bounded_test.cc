@@ -1,0 +1,295 @@
+// Bounded tables: what tfra/table.h promises beyond what bounded_model_test.cc compares.
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "bounded_helpers.h"
+#include "scores.h"
+
+namespace tfra::test {
+namespace {
+
+// A bound that is not reached changes nothing: the tests of other tables hold.
+TEST(BoundedTablesKeepTheContract) {
+  const auto run = [](const Bound& bound, const std::vector<std::string>& names) {
+    BoundOfTests() = bound;
+    for (const std::string& name : names) {
+      size_t found = 0;
+      for (const TestCase& test : std::vector<TestCase>(AllTests())) {
+        if (test.name.rfind(name, 0) != 0) continue;
+        const int before = FailureCount();
+        test.body();
+        if (FailureCount() != before) std::printf("  failed bounded: %s\n", test.name.c_str());
+        ++found;
+      }
+      CHECK(found > 0);
+    }
+    BoundOfTests() = Bound();
+  };
+  run({int64_t{1} << 20, EvictStrategy::kLfu},
+      {"TableBasics",        "TableEmpty",      "TableExport",           "TableAccumulate",
+       "TableDuplicates",    "TableGradients",  "TableResults",          "TableSlots",
+       "TableMetadata",      "TableErrors",     "TableStringsOfOneHash", "ModelAgrees",
+       "Concurrent",         "RemoveIf",        "CopyWithRule",          "OutOfMemory",
+       "ClearNeedsNoMemory", "DuplicatesDoNot", "IgnoredKeys",           "RemovedRows",
+       "ShrinkGives"});
+  run({kExactCapacity, EvictStrategy::kLru},
+      {"TableBasics", "TableAccumulate", "TableDuplicates", "ModelAgreesWithSeveralThreads",
+       "ConcurrentRemoval", "ConcurrentShrink", "ConcurrentUpdates"});
+}
+
+TEST(BoundedTableFillsAndNeverExceeds) {
+  const int64_t max_capacity = 100000 / kSlowdown, batch = 7001;
+  for (KeyType key_type : kKeyTypes) {
+    for (EvictStrategy strategy : {EvictStrategy::kLru, EvictStrategy::kLfu}) {
+      std::unique_ptr<Table> table = MakeTable(BoundedOptions(strategy, max_capacity, key_type));
+      // As many keys as it may hold: all stay.
+      AssignRange(*table, 0, max_capacity);
+      CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
+      CHECK_EQ(table->stats().evictions + table->stats().rejections, 0u);
+      const TableStats filled = table->stats();
+      CHECK_EQ(filled.capacity, static_cast<uint64_t>(max_capacity));
+      for (int64_t next = max_capacity; next < 10 * max_capacity; next += batch) {
+        AssignRange(*table, next, next + batch);
+        CHECK(table->size() <= static_cast<uint64_t>(max_capacity));
+      }
+      const TableStats stats = table->stats();
+      CHECK(stats.size >= static_cast<uint64_t>(max_capacity * 99 / 100));
+      CHECK_EQ(stats.inserts - stats.evictions, stats.size);
+      CHECK_EQ(stats.row_bytes, filled.row_bytes);
+      CHECK(stats.index_bytes <= filled.index_bytes * 13 / 10 + (4 << 20));
+      CHECK_EQ(Contents(*table).size(), stats.size);
+      if (strategy != EvictStrategy::kLru) continue;
+      // The last half of them is there, up to chance.
+      const TestKeys recent =
+          TestKeys::Range(key_type, 10 * max_capacity - max_capacity / 2, 10 * max_capacity);
+      CHECK(CountThere(*table, recent) >= recent.size() * 99 / 100);
+    }
+  }
+}
+
+TEST(BoundedTableTakesABatchLargerThanItself) {
+  for (int64_t max_capacity : {1, 100, 5000}) {
+    std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity));
+    AssignRange(*table, 0, 20 * max_capacity);
+    CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
+    CHECK_EQ(table->stats().evictions, static_cast<uint64_t>(19 * max_capacity));
+    if (max_capacity > kExactCapacity) continue;
+    const TestKeys last = TestKeys::Range(KeyType::kInt64, 19 * max_capacity, 20 * max_capacity);
+    CHECK_EQ(CountThere(*table, last), last.size());
+  }
+}
+
+// Of the keys that came most often, half as many as the table holds are there.
+TEST(BoundedLfuKeepsFrequentKeys) {
+  struct Stream {
+    double exponent;
+    size_t batch;
+    EvictStrategy strategy;
+  };
+  const int64_t max_capacity = 20000 / kSlowdown;
+  const size_t vocabulary = static_cast<size_t>(20 * max_capacity);
+  for (const Stream& stream :
+       {Stream{1.05, 8192, EvictStrategy::kLfu}, Stream{1.05, 65536, EvictStrategy::kEpochLfu},
+        Stream{0.8, 8192, EvictStrategy::kLfu}, Stream{1.2, 512, EvictStrategy::kLfu}}) {
+    std::vector<double> sums(vocabulary);
+    double sum = 0;
+    for (size_t i = 0; i < vocabulary; ++i) {
+      sums[i] = sum += std::pow(static_cast<double>(i + 1), -stream.exponent);
+    }
+    std::unique_ptr<Table> table =
+        MakeTable(BoundedOptions(stream.strategy, max_capacity, KeyType::kInt64));
+    std::mt19937_64 random(1);
+    std::vector<std::pair<uint64_t, int64_t>> counts(vocabulary);
+    for (size_t i = 0; i < vocabulary; ++i) counts[i] = {0, static_cast<int64_t>(i)};
+    for (size_t done = 0; done < 10 * vocabulary; done += stream.batch) {
+      std::vector<int64_t> numbers(stream.batch);
+      for (int64_t& number : numbers) {
+        const double draw = sum * static_cast<double>(random() >> 11) * 0x1p-53;
+        number = std::lower_bound(sums.begin(), sums.end(), draw) - sums.begin();
+        ++counts[static_cast<size_t>(number)].first;
+      }
+      AssignNumbers(*table, TestKeys(KeyType::kInt64, numbers), One);
+    }
+    const size_t half = static_cast<size_t>(max_capacity) / 2;
+    std::partial_sort(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(half),
+                      counts.end(), std::greater<>());
+    std::vector<int64_t> top(half);
+    for (size_t i = 0; i < half; ++i) top[i] = counts[i].second;
+    const double kept = static_cast<double>(CountThere(*table, TestKeys(KeyType::kInt64, top))) /
+                        static_cast<double>(half);
+    std::printf("  exponent %.2f, batches of %zu: %.4f of the top keys\n", stream.exponent,
+                stream.batch, kept);
+    CHECK(kept >= 0.98);
+    CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
+  }
+}
+
+// From empty to full and beyond, with keys that are there and repeated ones.
+TEST(BoundedResultsDoNotDependOnThreads) {
+  for (EvictStrategy strategy :
+       {EvictStrategy::kLru, EvictStrategy::kLfu, EvictStrategy::kEpochLru}) {
+    for (int64_t max_capacity : {1000, 30000}) {
+      std::vector<std::map<int64_t, uint64_t>> results;
+      for (int threads : {1, 2, 4}) {
+        const ScopedNumThreads scoped(threads);
+        std::unique_ptr<Table> table = MakeTable(BoundedOptions(strategy, max_capacity));
+        std::mt19937_64 random(2);
+        for (int call = 0; call < 5; ++call) {
+          std::vector<int64_t> numbers(20000);
+          for (int64_t& number : numbers) number = static_cast<int64_t>(random() % 60000);
+          AssignNumbers(*table, TestKeys(KeyType::kInt64, numbers), One);
+        }
+        CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
+        ExportBatch batch;
+        CHECK_OK(table->ExportAll(&batch));
+        std::map<int64_t, uint64_t> result;
+        for (size_t i = 0; i < batch.size; ++i) result[batch.int_keys[i]] = batch.scores[i];
+        results.push_back(result);
+      }
+      CHECK(results[0] == results[1]);
+      CHECK(results[0] == results[2]);
+    }
+  }
+}
+
+// The candidates near a hash are the keys of 16 buckets; where these are empty, of the next.
+TEST(LowestNearLooksAtTheNextBuckets) {
+  RowArena arena(8);
+  std::vector<Shard> shards(kShards);
+  Shard& shard = shards[0];
+  CHECK_OK(shard.Create(0, true, &arena, 2000, 2000));
+  std::lock_guard lock(shard.mutex());
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 1500; ++i) {
+    const uint64_t word = random() >> kShardBits;
+    shard.Insert(word, word, static_cast<uint32_t>(i), random() % 1000);
+  }
+  const BucketArray& array = *shard.array();
+  const auto lowest_in = [&](uint64_t first, uint64_t buckets) {
+    uint64_t lowest = kNoScore;
+    for (uint64_t b = 0; b < buckets; ++b) {
+      Bucket* bucket = array.buckets + (first + b) % array.count;
+      for (uint32_t i = 0; i < kBucketEntries; ++i) {
+        if (bucket->state.load() >> i & 1) lowest = std::min(lowest, shard.score({bucket, i}));
+      }
+    }
+    return lowest;
+  };
+  for (uint64_t home = 0; home < array.count; ++home) {
+    const uint64_t hash = array.FirstHash(home);
+    CHECK_EQ(array.HomeOf(hash), home);
+    const Candidate found = LowestNear(shards.data(), hash);
+    CHECK_EQ(found.score, lowest_in(home, kCandidateBuckets));
+    CHECK_EQ(shard.score(found.entry), found.score);
+  }
+  // All but one key go.
+  const Shard::Entry last = LowestNear(shards.data(), 0).entry;
+  for (uint64_t b = 0; b < array.count; ++b) {
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      Bucket* bucket = array.buckets + b;
+      const bool keep = bucket == last.bucket && i == last.index;
+      if (bucket->state.load() >> i & 1 && !keep) shard.Erase({bucket, i});
+    }
+  }
+  for (uint64_t home = 0; home < array.count; ++home) {
+    const Shard::Entry found = LowestNear(shards.data(), array.FirstHash(home)).entry;
+    CHECK(found.bucket == last.bucket && found.index == last.index);
+  }
+}
+TEST(RejectedKeysAreRememberedByTheirCounts) {
+  for (EvictStrategy strategy : {EvictStrategy::kLfu, EvictStrategy::kEpochLfu}) {
+    for (bool remember : {true, false}) {
+      TableOptions options = BoundedOptions(strategy, 100);
+      options.bound.remember_counts = remember;
+      std::unique_ptr<Table> table = MakeTable(options);
+      for (int round = 0; round < 5; ++round) AssignRange(*table, 0, 100);
+      const TestKeys fresh(KeyType::kInt64, {1000});
+      uint64_t score = 0;
+      bool exists = false;
+      for (uint64_t round = 1; round <= 5; ++round) {
+        CHECK(!exists);
+        AssignNumbers(*table, fresh, One);
+        CHECK_OK(table->LookupScores(fresh.batch(), &score, &exists));
+        CHECK_EQ(exists, remember && round == 5);
+      }
+      CHECK_EQ(score, remember ? 5u : 0u);
+      CHECK_EQ(table->stats().rejections, remember ? 4u : 5u);
+      // Clear forgets.
+      CHECK_OK(table->Clear());
+      AssignNumbers(*table, fresh, One);
+      CHECK_OK(table->LookupScores(fresh.batch(), &score, &exists));
+      CHECK_EQ(score, 1u);
+    }
+  }
+}
+
+TEST(ANewEpochOutlivesOldCounts) {
+  std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kEpochLfu, 50));
+  for (int round = 0; round < 9; ++round) AssignRange(*table, 0, 50);
+  table->SetEpoch(3);
+  CHECK_EQ(table->epoch(), 3u);
+  AssignRange(*table, 40, 80);
+  CHECK_EQ(CountThere(*table, TestKeys::Range(KeyType::kInt64, 40, 80)), 40u);
+  uint64_t of_epoch = 0;
+  CHECK_OK(table->CountIfScore([](uint64_t score) { return score >> 32 == 3; }, &of_epoch));
+  CHECK_EQ(of_epoch, 40u);
+}
+
+// Saved rows with their scores, brought to a smaller table: the best ones stay.
+TEST(RestoringKeepsTheBest) {
+  std::unique_ptr<Table> large = MakeTable(BoundedOptions(EvictStrategy::kLru, 2000));
+  AssignRange(*large, 0, 2000);
+  ExportBatch batch;
+  CHECK_OK(large->ExportAll(&batch));
+  std::unique_ptr<Table> small = MakeTable(BoundedOptions(EvictStrategy::kLru, 700));
+  CHECK_OK(small->Assign(KeyBatch(batch.int_keys.data(), batch.size), batch.values.data(), nullptr,
+                         nullptr, {Scores::kExact, batch.scores.data()}));
+  CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 1300, 2000)), 700u);
+  // What is written next is newer than all of them.
+  AssignRange(*small, 5000, 5500);
+  CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 1800, 2000)), 200u);
+  CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 5000, 5500)), 500u);
+}
+TEST(BoundedErrorsChangeNothing) {
+  const auto code = [](const Status& status) { return status.code(); };
+  const StatusCode invalid = StatusCode::kInvalidArgument;
+  std::unique_ptr<Table> table;
+  for (int64_t max_capacity : {int64_t{-1}, INT64_MIN, INT64_MAX, int64_t{1} << 40}) {
+    CHECK(code(Table::Create(BoundedOptions(EvictStrategy::kLru, max_capacity), &table)) ==
+          invalid);
+  }
+  TableOptions options = BoundedOptions(EvictStrategy::kLru, 100);
+  options.initial_capacity = 101;
+  CHECK(code(Table::Create(options, &table)) == invalid);
+
+  const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, 10);
+  const std::vector<float> rows(20, 1.0f);
+  std::vector<uint64_t> numbers(10, 1);
+  const Scores counts{Scores::kCounts, numbers.data()}, exact{Scores::kExact, numbers.data()};
+  std::unique_ptr<Table> lru = MakeTable(BoundedOptions(EvictStrategy::kLru, 100));
+  CHECK(code(lru->Assign(keys.batch(), rows.data(), nullptr, nullptr, counts)) == invalid);
+  CHECK_EQ(lru->size(), 0u);
+  CHECK_OK(lru->Assign(keys.batch(), rows.data(), nullptr, nullptr, exact));
+
+  std::unique_ptr<Table> unbounded = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2));
+  const auto all = [](uint64_t) { return true; };
+  uint64_t count = 0;
+  ExportBatch batch;
+  CHECK(code(unbounded->Assign(keys.batch(), rows.data(), nullptr, nullptr, exact)) == invalid);
+  CHECK(code(unbounded->LookupScores(keys.batch(), numbers.data(), nullptr)) == invalid);
+  CHECK(code(unbounded->AssignScores(keys.batch(), numbers.data())) == invalid);
+  CHECK(code(unbounded->CountIfScore(all, &count)) == invalid);
+  CHECK(code(unbounded->RemoveIfScore(all, &count)) == invalid);
+  CHECK(code(unbounded->ExportIfScore(all, &batch)) == invalid);
+  CHECK_EQ(unbounded->size(), 0u);
+  CHECK_OK(
+      unbounded->AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch, nullptr));
+  CHECK_EQ(batch.size, 0u);
+  CHECK_EQ(unbounded->size(), 10u);
+  CHECK_OK(unbounded->ExportAll(&batch));
+  CHECK(batch.scores.empty());
+}
+
+}  // namespace
+}  // namespace tfra::test

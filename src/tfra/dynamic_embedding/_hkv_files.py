@@ -1,0 +1,121 @@
+"""A table as a file of NumPy; docs/hkv.md says what is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding import _content_arrays as content_arrays
+from tfra.dynamic_embedding._content import Content, content_of
+
+
+class TableFiles:
+    """The part of `HkvHashTable` that writes and reads files."""
+
+    # Of the table.
+    name: str
+    restore_rows: Any
+    _key_dtype: tf.DType
+    _value_dtype: tf.DType
+    _dim: int
+
+    def save(self, directory: Any, file_name: str | None = None) -> Any:
+        """Writes the table to a file, in place of one that is there.
+
+        Rows, optimizer slots, scores and the epoch go to `<directory>/<file_name>.npz`, which NumPy
+        reads; docs/hkv.md says what is in it. It appears when it is whole.
+
+        Args:
+            directory: Where; made if it is not there.
+            file_name: The name of the table by default.
+
+        Returns:
+            The created Operation, or None if it was done at once.
+        """
+        content = content_of([self])  # type: ignore[list-item]
+        path = self._file(directory, file_name)
+        if tf.executing_eagerly():
+            _write(path, content)
+            return None
+
+        def write(*tensors: tf.Tensor) -> None:
+            _write(path, dict(zip(content, tensors, strict=True)))
+
+        return tf.py_function(write, list(content.values()), [])
+
+    def load(self, directory: Any, file_name: str | None = None) -> Any:
+        """Replaces what is in the table by what `save` wrote.
+
+        Args:
+            directory: Where it was saved.
+            file_name: The name of the table by default.
+
+        Returns:
+            The created Operation, or None if it was done at once.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If it holds keys or values of another type, or rows of another length.
+        """
+        path = self._file(directory, file_name)
+        if tf.executing_eagerly():
+            return self.restore_rows(self._read(path))
+        types = {
+            "keys": self._key_dtype,
+            "values": self._value_dtype,
+            "slots": arguments.compute_dtype(self._value_dtype),
+            "metadata": tf.int32,
+            "scores": tf.int64,
+            "rule": tf.string,
+            "epoch": tf.int64,
+        }
+
+        def read() -> list[tf.Tensor]:
+            content = self._read(path)
+            return [content[name] for name in types]
+
+        tensors = tf.py_function(read, [], list(types.values()))
+        return self.restore_rows(dict(zip(types, tensors, strict=True)))
+
+    def _read(self, path: Path) -> Content:
+        with np.load(path) as file:
+            expected = _description(self._key_dtype.name, self._value_dtype.name, self._dim)
+            found = _description(file["key_dtype"], file["value_dtype"], file["dim"])
+            if found != expected:
+                raise ValueError(f"{path}: expected {expected}, received {found}")
+            content = content_arrays.to_content(file, self._key_dtype, self._value_dtype)
+        content["values"] = tf.reshape(content["values"], [-1, self._dim])
+        return content
+
+    def _file(self, directory: Any, file_name: str | None) -> Path:
+        name = self.name if file_name is None else file_name
+        return Path(os.fspath(directory)) / (name.replace("/", "_") + ".npz")
+
+
+def _description(key_dtype: Any, value_dtype: Any, dim: Any) -> str:
+    return f"keys of {key_dtype} and rows of {dim} {value_dtype}"
+
+
+def _write(path: Path, content: Content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {
+        "key_dtype": np.array(content["keys"].dtype.name),
+        "value_dtype": np.array(content["values"].dtype.name),
+        "dim": np.array(content["values"].shape[1]),
+        **content_arrays.to_arrays(content),
+    }
+    # A file that is not whole never has the name of one that is.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
