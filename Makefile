@@ -138,7 +138,7 @@ docs: $(DOCS)/.ready
 # Tries a wheel in an environment that has nothing else: $(call try-wheel,python,wheel)
 try-wheel = rm -rf build/wheel-test && $(1) -m venv build/wheel-test && \
   build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check $(2) && \
-  echo $(1) && build/wheel-test/bin/python tests/programs/wheel_with_numpy.py
+  echo $(1) && build/wheel-test/bin/python tests/wheel_programs/wheel_with_numpy.py
 
 wheel: $(VENV)/.installed
 	$(say) "wheel"

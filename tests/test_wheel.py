@@ -20,7 +20,7 @@ import pytest
 import tfra
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "tests" / "programs"
+PROGRAMS = ROOT / "tests" / "wheel_programs"
 
 
 def run(*command: str | Path, cwd: Path) -> str:

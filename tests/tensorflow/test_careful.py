@@ -30,7 +30,7 @@ def saved(variable: Any, folder: Path) -> str:
 def test_a_restore_that_fails_changes_nothing(shards: int, tmp_path: Path) -> None:
     path = saved(filled(dim=4), tmp_path)
     other = filled(5, dim=8, devices=["/CPU:0"] * shards)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected.*received"):
+    with pytest.raises(ValueError, match=r"rows of length 8\. Received: .* length 4"):
         tf.train.Checkpoint(v=other).read(path)
     assert int(other.size()) == 5
 
