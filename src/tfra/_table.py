@@ -313,8 +313,8 @@ class Table(BoundedTable, TableUpkeep, Shown):
 
         Raises:
             TypeError: If keys, values or scores are of a wrong dtype.
-            ValueError: If values, slots, metadata or scores have a wrong shape, slots other names, or the
-                table has no use for scores.
+            ValueError: If values, slots, metadata or scores have a wrong shape, slots other names,
+                or the table has no use for scores.
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")

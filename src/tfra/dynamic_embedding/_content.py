@@ -30,6 +30,22 @@ def export_tables(
     return tf.ensure_shape(keys, [None]), tf.ensure_shape(values, [None, tables[0].dim])
 
 
+def content_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:
+    """Returns the dtypes of what `content_of` returns, for tables of these types."""
+    return {
+        "keys": key_dtype,
+        "values": value_dtype,
+        "slots": arguments.compute_dtype(value_dtype),
+        "metadata": tf.int32,
+        "scores": tf.int64,
+        "rule": tf.string,
+        "epoch": tf.int64,
+        "waiting_keys": key_dtype,
+        "waiting_seen": tf.int32,
+        "waiting_filter": tf.int8,
+    }
+
+
 def content_of(tables: Sequence[HashTable]) -> Content:
     """Returns all that is saved of some tables of one kind, one table after the other."""
     types = {

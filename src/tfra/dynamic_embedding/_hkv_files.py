@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfra._tf import tf
-from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding import _content_arrays as content_arrays
-from tfra.dynamic_embedding._content import Content, content_of
+from tfra.dynamic_embedding._content import Content, content_of, content_types
 
 
 class TableFiles:
@@ -65,15 +64,7 @@ class TableFiles:
         path = self._file(directory, file_name)
         if tf.executing_eagerly():
             return self.restore_rows(self._read(path))
-        types = {
-            "keys": self._key_dtype,
-            "values": self._value_dtype,
-            "slots": arguments.compute_dtype(self._value_dtype),
-            "metadata": tf.int32,
-            "scores": tf.int64,
-            "rule": tf.string,
-            "epoch": tf.int64,
-        }
+        types = content_types(self._key_dtype, self._value_dtype)
 
         def read() -> list[tf.Tensor]:
             content = self._read(path)
