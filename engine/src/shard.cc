@@ -164,20 +164,28 @@ Status Shard::TakeBlock() {
   return Status::Ok();
 }
 
-void Shard::Erase(Entry entry) {
-  const BucketArray* array = array_.load(std::memory_order_relaxed);
-  const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
-  const uint32_t state = entry.bucket->BeginWrite();
-  if (with_scores_) SetScore(entry, kNoScore);
-  entry.bucket->EndWrite(state & ~(1u << entry.index));
-  strays_ -= entry.bucket != array->Home(HashOf(word));
-  for (SearchPath path(*array, array->HomeOf(HashOf(word))); path.bucket() != entry.bucket;
-       path.Advance()) {
-    const uint32_t passed = path.bucket()->BeginWrite();
-    const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
-    path.bucket()->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
+void Shard::Erase(Bucket* bucket, uint32_t entries) {
+  const BucketArray& array = *array_.load(std::memory_order_relaxed);
+  const uint32_t state = bucket->BeginWrite();
+  if (with_scores_) {
+    for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
+      SetScore({bucket, static_cast<uint32_t>(__builtin_ctz(rest))}, kNoScore);
+    }
   }
-  size_.store(size() - 1, std::memory_order_relaxed);
+  bucket->EndWrite(state & ~entries);
+  for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
+    const uint32_t index = static_cast<uint32_t>(__builtin_ctz(rest));
+    const uint64_t hash = HashOf(bucket->words[index].load(std::memory_order_relaxed));
+    if (array.Home(hash) == bucket) continue;
+    --strays_;
+    for (SearchPath path(array, array.HomeOf(hash)); path.bucket() != bucket; path.Advance()) {
+      const uint32_t passed = path.bucket()->BeginWrite();
+      const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
+      path.bucket()->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
+    }
+  }
+  const auto count = static_cast<uint64_t>(__builtin_popcount(entries));
+  size_.store(size() - count, std::memory_order_relaxed);
 }
 
 }  // namespace tfra

@@ -193,8 +193,9 @@ class Shard {
     __atomic_store_n(ScoreOf(entry), score, __ATOMIC_RELAXED);
   }
 
-  // Takes an entry out. Its row is the caller's to give back.
-  void Erase(Entry entry);
+  // Takes entries of a bucket out, given as a bit mask. Their rows are the caller's to give back.
+  void Erase(Bucket* bucket, uint32_t entries);
+  void Erase(Entry entry) { Erase(entry.bucket, 1u << entry.index); }
 
   // Moves all entries into an array of the size that fits `keys` keys. REQUIRES: size() <= keys.
   Status Rebuild(uint64_t keys);

@@ -1,6 +1,7 @@
 #include "table_base.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <ctime>
@@ -118,15 +119,18 @@ void TableBase::DropStrings(const std::byte* row, Tally* tally) const {
   for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
 }
 
-void TableBase::RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const {
-  GrowBy(&shard->free_rows(), 1);
-  GrowBy(&tally->garbage, StringsPerRow());
-  const uint32_t row = entry.row();
-  const uint64_t size = shard->size();
-  shard->Erase(entry);
-  if (bounds_ != nullptr) bounds_->GiveRoom(size);
-  DropStrings(RowAt(row), tally);
-  shard->GiveRow(row);
+void TableBase::RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const {
+  const size_t count = static_cast<size_t>(std::popcount(entries));
+  GrowBy(&shard->free_rows(), count);
+  if (StringsPerRow() != 0) GrowBy(&tally->garbage, count * StringsPerRow());
+  uint64_t size = shard->size();
+  shard->Erase(bucket, entries);
+  for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
+    const uint32_t row = bucket->rows[std::countr_zero(rest)].load(std::memory_order_relaxed);
+    if (bounds_ != nullptr) bounds_->GiveRoom(size--);
+    if (StringsPerRow() != 0) DropStrings(RowAt(row), tally);
+    shard->GiveRow(row);
+  }
 }
 
 Status TableBase::Clear() try {

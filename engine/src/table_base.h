@@ -119,9 +119,12 @@ class TableBase : public Table {
                               : std::min(size + more, std::max(size, bounds_->shard_keys()));
   }
 
-  // Takes an entry out, with its row and strings; counting it is the caller's. REQUIRES: the
-  // shard's mutex.
-  void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const;
+  // Takes entries of a bucket out, with their rows and strings; counting them is the caller's.
+  // REQUIRES: the shard's mutex.
+  void RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const;
+  void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const {
+    RemoveEntries(shard, entry.bucket, 1u << entry.index, tally);
+  }
 
   // Constant after Initialize.
   const Initializer initializer_;

@@ -245,8 +245,13 @@ class TableOf : public TableBase {
 
   // --- table_visit.h
 
-  // Calls visit(entry, row) for every row of a shard. `row_bytes` from `row_offset` on are
-  // prefetched. REQUIRES: the shard's mutex.
+  // Calls visit(entry, row) for the rows of a shard that select(number, bucket) selects of each
+  // bucket, as a bit mask; it is asked twice, and must tell the same. `row_bytes` from `row_offset`
+  // on are prefetched. REQUIRES: the shard's mutex.
+  template <typename Select, typename Visit>
+  void VisitSelected(Shard* shard, size_t row_offset, size_t row_bytes, Select&& select,
+                     Visit&& visit);
+  // For every row.
   template <typename Visit>
   void VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit);
   // Removes the rows for which goes(entry, row) is true, counts them by `counter`, and returns how

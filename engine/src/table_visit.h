@@ -9,27 +9,38 @@
 namespace tfra {
 
 template <typename Keys>
-template <typename Visit>
-void TableOf<Keys>::VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit) {
+template <typename Select, typename Visit>
+void TableOf<Keys>::VisitSelected(Shard* shard, size_t row_offset, size_t row_bytes,
+                                  Select&& select, Visit&& visit) {
   // Rows are all over memory: fetch those of the next buckets early.
   constexpr uint64_t kAhead = 8;
   const BucketArray* array = shard->array();
+  const RowArena::Map rows = arena_.map();
   for (uint64_t b = 0; b < array->count; ++b) {
     if (b + kAhead < array->count) {
       const Bucket& later = array->buckets[b + kAhead];
-      const uint32_t state = later.state.load(std::memory_order_relaxed);
-      for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
-        const uint32_t row = later.rows[__builtin_ctz(used)].load(std::memory_order_relaxed);
-        Prefetch<false>(RowAt(row) + row_offset, row_bytes);
+      for (uint32_t mask = select(b + kAhead, later); mask != 0; mask &= mask - 1) {
+        const uint32_t row = later.rows[__builtin_ctz(mask)].load(std::memory_order_relaxed);
+        Prefetch<false>(rows.At(row) + row_offset, row_bytes);
       }
     }
     Bucket* bucket = array->buckets + b;
-    const uint32_t state = bucket->state.load(std::memory_order_relaxed);
-    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
-      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(used))};
-      visit(entry, RowAt(entry.row()));
+    for (uint32_t mask = select(b, *bucket); mask != 0; mask &= mask - 1) {
+      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
+      visit(entry, rows.At(entry.row()));
     }
   }
+}
+
+template <typename Keys>
+template <typename Visit>
+void TableOf<Keys>::VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit) {
+  VisitSelected(
+      shard, row_offset, row_bytes,
+      [](uint64_t, const Bucket& bucket) {
+        return bucket.state.load(std::memory_order_relaxed) & Bucket::kUsed;
+      },
+      visit);
 }
 
 template <typename Keys>
