@@ -27,17 +27,16 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
     return RankOf(metadata, ranking, Keys::Hash(entry.word()));
   };
   RankSearch search;
+  SharedStatus status;
   do {
     ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
       RankSearch::Part part(search);
-      {
-        std::lock_guard lock(shards_[s].mutex());
-        VisitShard(
-            &shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
-            [&](Shard::Entry entry, const std::byte* row) { part.Add(rank_of(entry, row)); });
-      }
+      status.Set(VisitShard(
+          &shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
+          [&](Shard::Entry entry, const std::byte* row) { part.Add(rank_of(entry, row)); }));
       search.Take(part);
     });
+    TFRA_RETURN_IF_ERROR(status.Get());
   } while (search.Next(keep));
 
   const Rank boundary = search.boundary();
@@ -52,10 +51,8 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
   };
   Counting([](Tally* tally) { ++tally->restrict_runs; });
   *evicted = 0;
-  if (boundary != 0 || search.ties() != 0) {
-    *evicted = RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::evictions, goes);
-  }
-  return Status::Ok();
+  if (boundary == 0 && search.ties() == 0) return Status::Ok();
+  return RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::evictions, evicted, goes);
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -73,16 +70,16 @@ Status TableOf<Keys>::Expire(const ExpiryRule& rule, uint64_t* expired) try {
   const double bound = rule.norm_below * rule.norm_below;
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t offset = norms ? 0 : layout_.metadata_offset;
-  *expired = RemoveRows(offset, layout_.stride - offset, &Tally::expirations,
-                        [&](Shard::Entry, const std::byte* row) {
-                          RowMetadata metadata{};
-                          if (options_.metadata) {
-                            std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                          }
-                          if (times && metadata.time < rule.written_before) return true;
-                          return norms && metadata.count >= rule.norm_writes &&
-                                 squared_norm(row, dim) < bound;
-                        });
+  const auto goes = [&](Shard::Entry, const std::byte* row) {
+    RowMetadata metadata{};
+    if (options_.metadata) {
+      std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+    }
+    if (times && metadata.time < rule.written_before) return true;
+    return norms && metadata.count >= rule.norm_writes && squared_norm(row, dim) < bound;
+  };
+  TFRA_RETURN_IF_ERROR(
+      RemoveRows(offset, layout_.stride - offset, &Tally::expirations, expired, goes));
   if (admission_ == nullptr || !times) return Status::Ok();
   for (uint32_t s = 0; s < kShards; ++s) {
     std::lock_guard lock(shards_[s].mutex());
@@ -100,24 +97,25 @@ Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
   const size_t dim = static_cast<size_t>(options_.dim);
   const uint32_t now = clock();
   std::mutex mutex;
+  SharedStatus status;
   ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
     RowHistograms part;
     {
-      std::lock_guard lock(shards_[s].mutex());
-      VisitShard(&shards_[s], 0, layout_.stride, [&](Shard::Entry, const std::byte* row) {
-        if (options_.metadata) {
-          RowMetadata metadata;
-          std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-          ++part.age[std::bit_width(now > metadata.time ? now - metadata.time : 0u)];
-          ++part.writes[std::bit_width(metadata.count)];
-        }
-        if (!norms) return;
-        const double norm = std::sqrt(squared_norm(row, dim));
-        const double last = static_cast<double>(part.norm.size() - 1);
-        const double bin = norm > 0.0 ? std::floor(std::log2(norm)) + 32 : 0.0;
-        ++part.norm[std::isnan(norm) ? part.norm.size() - 1
-                                     : static_cast<size_t>(std::clamp(bin, 0.0, last))];
-      });
+      status.Set(
+          VisitShard(&shards_[s], 0, layout_.stride, [&](Shard::Entry, const std::byte* row) {
+            if (options_.metadata) {
+              RowMetadata metadata;
+              std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+              ++part.age[std::bit_width(now > metadata.time ? now - metadata.time : 0u)];
+              ++part.writes[std::bit_width(metadata.count)];
+            }
+            if (!norms) return;
+            const double norm = std::sqrt(squared_norm(row, dim));
+            const double last = static_cast<double>(part.norm.size() - 1);
+            const double bin = norm > 0.0 ? std::floor(std::log2(norm)) + 32 : 0.0;
+            ++part.norm[std::isnan(norm) ? part.norm.size() - 1
+                                         : static_cast<size_t>(std::clamp(bin, 0.0, last))];
+          }));
     }
     std::lock_guard lock(mutex);
     const auto add = [](auto* to, const auto& from) {
@@ -127,7 +125,7 @@ Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
     add(&histograms->writes, part.writes);
     add(&histograms->norm, part.norm);
   });
-  return Status::Ok();
+  return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC
 
