@@ -124,6 +124,7 @@ class Shard {
   Status Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys,
                 uint64_t most_keys = 0);
 
+  uint32_t number() const { return number_; }
   const BucketArray* array() const { return array_.load(); }
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   // Keys it can hold before it grows.

@@ -27,6 +27,15 @@ Status CheckBound(const TableOptions& options) {
   return Status::Ok();
 }
 
+Status CheckTiers(const TableOptions& options) {
+  if (options.tiers.fast_bytes == 0 || options.value_type != ValueType::kString) {
+    return Status::Ok();
+  }
+  return Status::InvalidArgument(
+      "expected values that are numbers in a table with fast_bytes, received string values, which "
+      "are kept in memory only");
+}
+
 Status Validate(const TableOptions& options) {
   if (options.dim < 1 || options.dim > kMaxDim) {
     return Status::InvalidArgument("expected dim between 1 and " + std::to_string(kMaxDim) +
@@ -34,6 +43,7 @@ Status Validate(const TableOptions& options) {
   }
   TFRA_RETURN_IF_ERROR(CheckCapacity(options.initial_capacity));
   TFRA_RETURN_IF_ERROR(CheckBound(options));
+  TFRA_RETURN_IF_ERROR(CheckTiers(options));
   TFRA_RETURN_IF_ERROR(ValidateAdmission(options.admission));
   return ValidateRule(options.rule, options.value_type);
 }
@@ -90,6 +100,15 @@ Status EstimateMemory(const TableOptions& options, int64_t keys, double string_k
     estimate->index_bytes += Bounds::MemoryBytes(options.bound);
   }
   estimate->row_bytes = n * stride;
+  if (options.tiers.fast_bytes > 0) {
+    const uint64_t fast = RowTiers::ShareOf(options.tiers, stride) * kShards;
+    estimate->row_bytes = std::min(n, fast) * stride;
+    estimate->fast_bytes = estimate->row_bytes;
+    estimate->slow_bytes = (n - std::min(n, fast)) * stride;
+    if (options.key_type == KeyType::kString) {
+      estimate->index_bytes += (n - std::min(n, fast)) * sizeof(Blob*);
+    }
+  }
   if (options.key_type == KeyType::kString) {
     const size_t length = static_cast<size_t>(string_key_bytes + 0.5);
     estimate->string_bytes = n * Blob::AllocatedBytes(length);

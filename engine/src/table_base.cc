@@ -23,6 +23,9 @@ TableBase::TableBase(const TableOptions& options, Initializer initializer)
       initializer_(std::move(initializer)),
       layout_(options),
       arena_(layout_.stride),
+      tiers_(options.tiers.fast_bytes > 0
+                 ? new RowTiers(options.tiers, layout_.stride, options.key_type == KeyType::kString)
+                 : nullptr),
       shards_(new Shard[kShards]),
       bounds_(options.bound.max_capacity > 0 ? new Bounds(options.bound) : nullptr),
       admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {}
@@ -35,7 +38,7 @@ TableBase::~TableBase() {
     for (uint64_t b = 0; array != nullptr && b < array->count; ++b) {
       const Bucket& bucket = array->buckets[b];
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
-        if (bucket.state.load() >> i & 1) DropStrings(RowAt(bucket.rows[i].load()), &tally);
+        if (bucket.state.load() >> i & 1) DropStrings(bucket.rows[i].load(), &tally);
       }
     }
   }
@@ -43,6 +46,7 @@ TableBase::~TableBase() {
 }
 
 Status TableBase::Initialize() {
+  if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(tiers_->Open());
   const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
   for (uint32_t s = 0; s < kShards; ++s) {
     TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys),
@@ -108,29 +112,58 @@ Status TableBase::CheckStrings(const std::string_view* strings, size_t n, const 
   return Status::Ok();
 }
 
-void TableBase::DropStrings(const std::byte* row, Tally* tally) const {
+void TableBase::DropStrings(uint32_t number, Tally* tally) const {
   const auto drop = [&](Blob* blob) {
     if (blob == nullptr) return;
     tally->string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
     tally->garbage.push_back(Blob::AsRetired(blob));
   };
-  if (has_string_keys()) drop(LoadBlob(row + layout_.key_offset));
+  if (has_string_keys()) drop(KeyOf(number));
   if (!has_string_values()) return;
+  const std::byte* row = RowAt(number);
   for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
 }
 
 void TableBase::RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const {
-  const size_t count = static_cast<size_t>(std::popcount(entries));
-  GrowBy(&shard->free_rows(), count);
-  if (StringsPerRow() != 0) GrowBy(&tally->garbage, count * StringsPerRow());
+  PrepareDrop(shard, static_cast<size_t>(std::popcount(entries)), tally);
   uint64_t size = shard->size();
   shard->Erase(bucket, entries);
   for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
     const uint32_t row = bucket->rows[std::countr_zero(rest)].load(std::memory_order_relaxed);
     if (bounds_ != nullptr) bounds_->GiveRoom(size--);
-    if (StringsPerRow() != 0) DropStrings(RowAt(row), tally);
-    shard->GiveRow(row);
+    DropStrings(row, tally);
+    DropRow(shard, row, tally);
   }
+}
+
+Status TableBase::TakeRow(Shard* shard, uint32_t* row) const {
+  TFRA_RETURN_IF_ERROR(shard->TakeRow(row));
+  if (tiers_ == nullptr) return Status::Ok();
+  const Status status = tiers_->Start(*row);
+  if (!status.ok()) shard->GiveRow(*row);
+  return status;
+}
+
+void TableBase::PrepareDrop(Shard* shard, size_t rows, Tally* tally) const {
+  GrowBy(&shard->free_rows(), rows);
+  GrowBy(&tally->garbage, rows * StringsPerRow());
+  if (tiers_ != nullptr) GrowBy(&tally->slots, rows);
+}
+
+void TableBase::DropRow(Shard* shard, uint32_t number, Tally* tally) const {
+  if (IsSlow(number)) {
+    tally->slots.push_back(SlotOf(number));
+    tiers_->shard(shard->number()).slow.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
+  if (tiers_ != nullptr) {
+    uint32_t& mark = tiers_->Mark(number);
+    if (const uint32_t slot = RowTiers::OwnSlot(mark); slot != RowTiers::kNoSlot) {
+      tally->slots.push_back(slot);
+    }
+    mark = RowTiers::kNoSlot | RowTiers::kDirty;
+  }
+  shard->GiveRow(number);
 }
 
 Status TableBase::Clear() try {
@@ -138,13 +171,14 @@ Status TableBase::Clear() try {
   Tally tally;
   // All memory is taken before the first change.
   tally.garbage.reserve(size() * StringsPerRow());
+  if (tiers_ != nullptr) tally.slots.reserve(size());
   for (uint32_t s = 0; s < kShards; ++s) GrowBy(&shards_[s].free_rows(), shards_[s].size());
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
     tally.removals += shard.size();
     shard.Clear([&](uint32_t row) {
-      DropStrings(RowAt(row), &tally);
-      shard.GiveRow(row);
+      DropStrings(row, &tally);
+      DropRow(&shard, row, &tally);
     });
   }
   if (bounds_ != nullptr) bounds_->Clear();
@@ -181,7 +215,8 @@ void TableBase::CopyHistory(TableBase* other) {
   for (const auto counter :
        {&TableBase::hits_, &TableBase::misses_, &TableBase::inserts_, &TableBase::updates_,
         &TableBase::removals_, &TableBase::ignored_, &TableBase::refused_, &TableBase::evictions_,
-        &TableBase::expirations_, &TableBase::restrict_runs_, &TableBase::rejections_}) {
+        &TableBase::expirations_, &TableBase::restrict_runs_, &TableBase::rejections_,
+        &TableBase::fast_hits_, &TableBase::slow_hits_}) {
     (this->*counter).store((other->*counter).load());
   }
 }
@@ -194,12 +229,19 @@ Status TableBase::Reserve(int64_t keys) try {
     std::lock_guard lock(shards_[s].mutex());
     TFRA_RETURN_IF_ERROR(shards_[s].Grow(each));
   }
+  if (tiers_ != nullptr) {
+    keys = std::min(keys, static_cast<int64_t>(tiers_->share() * kShards));
+  }
   const uint64_t rows = arena_.rows();
   return rows < static_cast<uint64_t>(keys) ? arena_.Reserve(keys - rows) : Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 
 Status TableBase::Shrink() try {
+  std::vector<std::unique_lock<std::mutex>> demoting;
+  for (uint32_t s = 0; tiers_ != nullptr && s < kShards; ++s) {
+    demoting.emplace_back(tiers_->shard(s).demoting);
+  }
   const ShardLocks locks(shards_.get(), kAllShards);
   for (uint32_t s = 0; s < kShards; ++s) {
     Shard& shard = shards_[s];
@@ -208,12 +250,13 @@ Status TableBase::Shrink() try {
     }
   }
   CompactRows();
-  return Status::Ok();
+  return tiers_ == nullptr ? Status::Ok() : tiers_->slots().Trim();
 }
 TFRA_CATCH_BAD_ALLOC
 
 void TableBase::CompactRows() {
-  const uint32_t live = static_cast<uint32_t>(size());
+  const uint64_t slow = tiers_ == nullptr ? 0 : tiers_->slow_rows();
+  const uint32_t live = static_cast<uint32_t>(size() - slow);
   std::vector<uint32_t> gaps;
   for (uint32_t s = 0; s < kShards; ++s) {
     for (uint32_t row : shards_[s].free_rows()) {
@@ -228,11 +271,13 @@ void TableBase::CompactRows() {
       const uint32_t state = bucket.BeginWrite();
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
         const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
-        if (!(state >> i & 1) || row < live) continue;
+        if (!(state >> i & 1) || row < live || IsSlow(row)) continue;
         const uint32_t gap = gaps.back();
         gaps.pop_back();
         EditRow(RowAt(gap), layout_.stride,
                 [&](std::byte* to) { std::memcpy(to, RowAt(row), layout_.stride); });
+        if (tiers_ != nullptr) tiers_->Mark(gap) = tiers_->Mark(row);
+        if (tiers_ != nullptr) tiers_->SetHeat(gap, tiers_->Heat(row));
         bucket.rows[i].store(gap, std::memory_order_relaxed);
       }
       bucket.EndWrite(state);
@@ -246,7 +291,7 @@ uint32_t TableBase::clock() const {
   return static_cast<uint32_t>(fixed >= 0 ? fixed : std::time(nullptr));
 }
 
-void TableBase::Count(Tally tally) {
+void TableBase::Count(Tally tally) const {
   const auto add = [](auto& counter, auto amount) {
     if (kCounters && amount != 0) counter.fetch_add(amount, std::memory_order_relaxed);
   };
@@ -260,10 +305,13 @@ void TableBase::Count(Tally tally) {
   add(evictions_, tally.evictions);
   add(rejections_, tally.rejections);
   add(expirations_, tally.expirations);
+  add(fast_hits_, tally.fast_hits);
+  add(slow_hits_, tally.slow_hits);
   add(restrict_runs_, tally.restrict_runs);
   if (tally.string_bytes != 0)
     string_bytes_.fetch_add(tally.string_bytes, std::memory_order_relaxed);
   if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
+  if (!tally.slots.empty()) tiers_->slots().RetireSlots(std::move(tally.slots));
 }
 
 TableStats TableBase::stats() const {
@@ -293,6 +341,18 @@ TableStats TableBase::stats() const {
   if (admission_ != nullptr) {
     stats.waiting = admission_->waiting();
     stats.admission_bytes = admission_->bytes();
+  }
+  if (tiers_ != nullptr) {
+    const RowFile& file = tiers_->slots().file();
+    stats.fast_hits = fast_hits_.load();
+    stats.slow_hits = slow_hits_.load();
+    stats.io_reads = file.reads();
+    stats.io_writes = file.writes();
+    stats.bytes_read = file.bytes_read();
+    stats.bytes_written = file.bytes_written();
+    stats.fast_bytes = stats.row_bytes;
+    stats.slow_bytes = file.size();
+    if (has_string_keys()) stats.index_bytes += tiers_->key_bytes();
   }
   return stats;
 }

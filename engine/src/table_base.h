@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <new>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "initializer.h"
 #include "row_arena.h"
 #include "row_layout.h"
+#include "row_tiers.h"
 #include "scores.h"
 #include "shard.h"
 #include "tfra/table.h"
@@ -37,6 +39,25 @@ Status CheckCapacity(int64_t keys);
 
 // What a shard is likely to get of `keys` keys, with some room for chance.
 uint64_t KeysPerShard(uint64_t keys);
+
+// The first failure of several threads.
+class SharedStatus {
+ public:
+  void Set(Status status) {
+    std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  Status Get() {
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  Status status_;
+};
+
+class Words;
 
 class TableBase : public Table {
  public:
@@ -71,11 +92,12 @@ class TableBase : public Table {
   struct Tally {
     uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
     uint64_t refused = 0, evictions = 0, expirations = 0, restrict_runs = 0;
-    uint64_t rejections = 0;
+    uint64_t rejections = 0, fast_hits = 0, slow_hits = 0;
     int64_t string_bytes = 0;
     std::vector<Retired> garbage;  // Strings that left the table.
+    std::vector<uint32_t> slots;   // Of the file, that rows have left.
   };
-  void Count(Tally tally);
+  void Count(Tally tally) const;
   // Calls body(&tally) and counts what it did, also if memory runs out on the way.
   template <typename Body>
   void Counting(Body&& body) {
@@ -107,10 +129,27 @@ class TableBase : public Table {
   }
 
   Shard& ShardFor(uint64_t hash) const { return shards_[ShardOf(hash)]; }
+  // REQUIRES: not a slow one.
   std::byte* RowAt(uint32_t row) const { return arena_.At(row); }
+  // Whether a row number is a slot of the file, and which one.
+  bool IsSlow(uint32_t number) const { return tiers_ != nullptr && (number & kSlowRow); }
+  static uint32_t SlotOf(uint32_t number) { return number & ~kSlowRow; }
+  // The key of a row. REQUIRES: string keys.
+  Blob* KeyOf(uint32_t number) const {
+    return IsSlow(number) ? tiers_->Key(SlotOf(number))
+                          : LoadBlob(RowAt(number) + layout_.key_offset);
+  }
+  uint64_t HashOf(uint64_t word) const { return has_string_keys() ? word : MixInt64(word); }
 
   // Adds the strings that a row owns, after it left the index, to the tally's garbage.
-  void DropStrings(const std::byte* row, Tally* tally) const;
+  void DropStrings(uint32_t number, Tally* tally) const;
+
+  // Takes a row in memory, for a key of the shard. REQUIRES, for these: the shard's mutex.
+  Status TakeRow(Shard* shard, uint32_t* row) const;
+  // Makes sure that DropRow needs no memory.
+  void PrepareDrop(Shard* shard, size_t rows, Tally* tally) const;
+  // Frees the row of a key that left the index.
+  void DropRow(Shard* shard, uint32_t number, Tally* tally) const;
 
   // How large the index of a shard has to be for so many more keys.
   uint64_t IndexedKeys(uint32_t shard, uint64_t more) const {
@@ -126,24 +165,64 @@ class TableBase : public Table {
     RemoveEntries(shard, entry.bucket, 1u << entry.index, tally);
   }
 
+  // --- table_tiers.cc: tiered tables.
+
+  using UseRow = std::function<void(const SlowRow&)>;
+  enum class Promotion { kNone, kIfRoom, kAlways };
+  // Reads rows from the file, calls use(row) for each, unless that is null, and moves them to
+  // memory. REQUIRES: since the slots were found the thread was inside an EpochGuard.
+  Status ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promotion promotion,
+                  const UseRow& use) const;
+  // Makes room for so many more rows of a shard in memory, or for its share if that is less.
+  // Returns at once if another thread does so already and `wait` is false.
+  Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait) const;
+  // The row of an entry, in memory, that the caller is about to change. Reads the file if it must,
+  // which is rare: calls that write have fetched their rows before. REQUIRES: the shard's mutex.
+  Status RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const;
+  // Copies rows into a batch, in the places that their numbers say. REQUIRES as for ReadSlow.
+  Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
+
   // Constant after Initialize.
   const Initializer initializer_;
   const RowLayout layout_;
 
-  RowArena arena_;
+  // Mutable, because reading moves rows between tiers.
+  mutable RowArena arena_;
+  const std::unique_ptr<RowTiers> tiers_;  // Or null: all rows are in memory.
   std::unique_ptr<Shard[]> shards_;
   const std::unique_ptr<Bounds> bounds_;  // Or null: any number of keys.
   std::unique_ptr<Admission> admission_;  // Null: every key may enter.
 
  private:
-  // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes.
+  // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes, and
+  // that no row is on the way to the file.
   void CompactRows();
 
+  // A row in memory that may leave it. REQUIRES, to use it: the shard's mutex.
+  struct Victim {
+    Shard::Entry entry;
+    uint32_t row;
+    uint64_t score;
+    uint64_t word;
+  };
+  // Moves about `count` rows of a shard to the file. REQUIRES: its `demoting`.
+  Status Demote(uint32_t shard, uint64_t count) const;
+  // Finds up to `count` rows that were not used lately. Looks at some buckets, and returns how
+  // many. REQUIRES, for these: the shard's mutex.
+  uint64_t FindVictims(uint32_t shard, size_t count, std::vector<Victim>* victims) const;
+  // Names another place of an entry's row.
+  void MoveEntry(Shard::Entry entry, uint32_t number) const;
+  // Writes rows that were copied, and lets their entries name the file, if they have not changed.
+  Status WriteVictims(uint32_t shard, const std::vector<Victim>& victims,
+                      const std::byte* rows) const;
+  // Moves rows that were read to memory.
+  void Promote(const Words& words, const std::vector<SlowRow>& rows, Promotion promotion) const;
+
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
-  std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0}, ignored_{0};
-  std::atomic<uint64_t> refused_{0}, evictions_{0}, expirations_{0}, restrict_runs_{0};
-  std::atomic<uint64_t> rejections_{0};
-  std::atomic<int64_t> string_bytes_{0};
+  mutable std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0};
+  mutable std::atomic<uint64_t> ignored_{0}, refused_{0}, evictions_{0}, expirations_{0};
+  mutable std::atomic<uint64_t> restrict_runs_{0}, rejections_{0}, fast_hits_{0}, slow_hits_{0};
+  mutable std::atomic<int64_t> string_bytes_{0};
 };
 
 }  // namespace tfra

@@ -1,5 +1,6 @@
 // Writing to bounded tables: scores are renewed, and full tables evict or reject.
 #include <algorithm>
+#include <optional>
 
 #include "table_write.h"
 
@@ -66,7 +67,8 @@ struct TableOf<Keys>::Insertion {
   const BoundedCall& call;
   Op* const op;
   Tally* const tally;
-  ExportBatch* const evicted;  // Or null.
+  ExportBatch* const evicted;                // Or null.
+  std::vector<SlowRow>* const slow_evicted;  // Those of them whose rows were in the file.
 
   // Found some keys ahead of their turn: the lowest candidate, and the array it is in.
   Candidate likely = {};
@@ -84,6 +86,9 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
   std::vector<Status> statuses(parts.parts());
   std::vector<std::vector<uint32_t>> missing(parts.parts());
   std::vector<ExportBatch> gone(parts.parts());
+  std::vector<std::vector<SlowRow>> slow_gone(parts.parts());
+  std::optional<EpochGuard> until_read;  // Rows that are evicted from the file are read at the end.
+  if (tiers_ != nullptr) until_read.emplace();
   // Nobody has to go, unless other threads take the room: keys can be inserted as they come.
   const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
   const bool at_once = bounds_->room() >= words.size() && !bounds_->exact() && !admits;
@@ -94,19 +99,23 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
         EpochGuard guard;
         GrowBy(&keys, count);
         ShardLocks locks(shards_.get(), parts.shards(part));
-        UpdateKeys(call, order, count, op, tally, &keys);
+        Status updated = UpdateKeys(call, order, count, op, tally, &keys);
+        if (statuses[part].ok()) statuses[part] = std::move(updated);
         if (!at_once) return;
         if (statuses[part].ok()) {
           ExportBatch* evicted = report.evicted == nullptr ? nullptr : &gone[part];
-          statuses[part] =
-              InsertKeys(keys.data(), keys.size(), Insertion<Op>{call, op, tally, evicted});
+          statuses[part] = InsertKeys(keys.data(), keys.size(),
+                                      Insertion<Op>{call, op, tally, evicted, &slow_gone[part]});
         }
         keys.clear();
       });
     });
   });
-  for (ExportBatch& batch : gone) {
-    if (batch.size > 0) AppendBatch(&batch, report.evicted);
+  for (size_t part = 0; part < gone.size(); ++part) {
+    if (gone[part].size == 0) continue;
+    const Status read = FillRows(&slow_gone[part], &gone[part]);
+    if (statuses[part].ok()) statuses[part] = read;
+    AppendBatch(&gone[part], report.evicted);
   }
   TFRA_RETURN_IF_ERROR(FirstError(statuses));
   return InsertMissing(&call, missing, prototype, report.evicted);
@@ -137,6 +146,7 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
   if (room < total || admits) call->next.reset(new uint32_t[call->words.size()]);
   std::vector<Status> statuses(lists.size());
   std::vector<ExportBatch> gone(lists.size());
+  std::vector<std::vector<SlowRow>> slow_gone(lists.size());
   ParallelFor(lists.size(), ThreadsFor(total), [&](size_t list) {
     std::vector<uint32_t>& keys = lists[list];
     const ShardSet shards = together ? kAllShards : ShardSet{1} << list;
@@ -147,20 +157,25 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
         ShardLocks locks(shards_.get(), shards);
         statuses[list] =
             InsertKeys(keys.data() + k, std::min(kKeysPerLock, keys.size() - k),
-                       Insertion<Op>{*call, op, tally, evicted == nullptr ? nullptr : &gone[list]});
+                       Insertion<Op>{*call, op, tally, evicted == nullptr ? nullptr : &gone[list],
+                                     &slow_gone[list]});
       }
     });
   });
-  for (ExportBatch& batch : gone) {
-    if (batch.size > 0) AppendBatch(&batch, evicted);
+  for (size_t list = 0; list < gone.size(); ++list) {
+    if (gone[list].size == 0) continue;
+    const Status read = FillRows(&slow_gone[list], &gone[list]);
+    if (statuses[list].ok()) statuses[list] = read;
+    AppendBatch(&gone[list], evicted);
   }
   return FirstError(statuses);
 }
 
 template <typename Keys>
 template <typename Op>
-void TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order, size_t count, Op* op,
-                               Tally* tally, std::vector<uint32_t>* missing) const {
+Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order, size_t count,
+                                 Op* op, Tally* tally, std::vector<uint32_t>* missing) const {
+  Status status;
   const Words& words = call.words;
   const size_t known = missing->size();
   BucketArray arrays[kShards];
@@ -185,11 +200,12 @@ void TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order, s
   };
   const auto late = [&](size_t i) {
     const uint64_t hash = Keys::Hash(words[i]);
-    const auto entry = ShardFor(hash).Find(
-        words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
-    if (entry) {
+    if (const auto entry = FindEntry(ShardFor(hash), words, i)) {
       uint64_t* score = arrays[ShardOf(hash)].ScoreOf(entry.bucket, entry.index);
-      UpdateEntry(call, i, score, entry.bucket, RowAt(entry.row()), op, tally);
+      std::byte* row;
+      const Status fetched = RowToWrite(&ShardFor(hash), entry, &row);
+      if (fetched.ok()) UpdateEntry(call, i, score, entry.bucket, row, op, tally);
+      if (status.ok()) status = fetched;
     } else {
       missing->push_back(static_cast<uint32_t>(i));
     }
@@ -202,6 +218,7 @@ void TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order, s
   const auto later = std::is_sorted_until(begin, missing->end());
   std::sort(later, missing->end());
   std::inplace_merge(begin, later, missing->end());
+  return status;
 }
 
 template <typename Keys>
@@ -261,7 +278,7 @@ Status TableOf<Keys>::InsertKeys(const uint32_t* keys, size_t count, Insertion<O
     }
     if (const size_t k = step - (kAhead - kToRow); evicts && k < count) {
       const Shard::Entry entry = likely[k % kAhead].entry;
-      if (entry) Prefetch<true>(RowAt(entry.row()), layout_.stride);
+      if (entry && !IsSlow(entry.row())) Prefetch<true>(RowAt(entry.row()), layout_.stride);
     }
     if (const size_t k = step - kAhead; k < count) {
       if (evicts) {
@@ -288,12 +305,13 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   const uint64_t hash = Keys::Hash(words[i]);
   Shard& shard = ShardFor(hash);
   // Another thread may have inserted it since, or an equal key that is not chained to it.
-  Shard::Entry entry =
-      shard.Find(words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
+  Shard::Entry entry = FindEntry(shard, words, i);
   if (entry) {
     uint64_t* score = shard.array()->ScoreOf(entry.bucket, entry.index);
+    std::byte* row;
+    TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, &row));
     for (; i != kEnd; i = call.Next(i)) {
-      UpdateEntry(call, i, score, entry.bucket, RowAt(entry.row()), op, tally);
+      UpdateEntry(call, i, score, entry.bucket, row, op, tally);
     }
     return Status::Ok();
   }
@@ -349,7 +367,7 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   uint32_t number = 0;
   if (bounds_->TakeRoom(shard.size())) {
     Status status = shard.Grow(shard.size() + 1);
-    if (status.ok()) status = shard.TakeRow(&number);
+    if (status.ok()) status = TakeRow(&shard, &number);
     if (!status.ok()) {
       bounds_->GiveRoom(shard.size() + 1);
       return status;
@@ -358,7 +376,14 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
     const Candidate lowest = LowestCandidate(hash, *insertion);
     if (!lowest.entry || score < lowest.score) return Status::Ok();
     if (lowest.shard != ShardOf(hash)) TFRA_RETURN_IF_ERROR(shard.Grow(shard.size() + 1));
-    number = Evict(lowest, insertion->evicted, insertion->tally);
+    // In a tiered table the row may be in the file.
+    if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(TakeRow(&shard, &number));
+    const uint32_t left = Evict(lowest, insertion);
+    if (tiers_ == nullptr) {
+      number = left;
+    } else {
+      DropRow(&shards_[lowest.shard], left, insertion->tally);
+    }
   }
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     insertion->op->Fill(i, call.words[i], row);
@@ -388,17 +413,19 @@ Candidate TableOf<Keys>::LowestCandidate(uint64_t hash, const Insertion<Op>& ins
 }
 
 template <typename Keys>
-uint32_t TableOf<Keys>::Evict(const Candidate& candidate, ExportBatch* evicted, Tally* tally) {
+template <typename Op>
+uint32_t TableOf<Keys>::Evict(const Candidate& candidate, Insertion<Op>* insertion) {
+  Tally* const tally = insertion->tally;
   const Shard::Entry entry = candidate.entry;
-  const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
+  const uint64_t word = entry.word();
   const uint32_t row = entry.row();
-  GrowBy(&tally->garbage, StringsPerRow());
-  if (evicted != nullptr) {
-    AppendRow(word, RowAt(row), evicted);
-    evicted->scores.push_back(candidate.score);
+  PrepareDrop(&shards_[candidate.shard], 1, tally);
+  if (insertion->evicted != nullptr) {
+    AppendEntry(word, row, insertion->evicted, insertion->slow_evicted);
+    insertion->evicted->scores.push_back(candidate.score);
   }
   shards_[candidate.shard].Erase(entry);
-  DropStrings(RowAt(row), tally);
+  DropStrings(row, tally);
   bounds_->Remember(Keys::Hash(word), candidate.score);
   ++tally->evictions;
   return row;

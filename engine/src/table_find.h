@@ -35,13 +35,13 @@ bool TableOf<Keys>::ReadEntry(uint64_t word, std::string_view bytes, Read&& read
       uint32_t mask = disturbed ? 0 : bucket->Match(word, state);
       for (; mask != 0 && !disturbed; mask &= mask - 1) {
         const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
-        std::byte* row = RowAt(entry.row());
+        const uint32_t number = entry.row();
         if constexpr (Keys::kStrings) {
-          const Blob* key = LoadBlob(row + layout_.key_offset);
+          const Blob* key = KeyOf(number);
           disturbed = !valid();
           if (disturbed || key->view() != bytes) continue;
         }
-        read(*array, entry, row);
+        read(*array, entry, number);
         if (valid()) return true;
         disturbed = true;
       }
@@ -67,6 +67,7 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
   uint32_t state[kRing];
 
   const RowArena::Map rows = arena_.map();
+  RowTiers* const tiers = tiers_.get();
   const size_t key_offset = layout_.key_offset;
   size_t left = 0;
   Pipeline(
@@ -91,7 +92,18 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
         row[r] = nullptr;
         if (mask == 0 || seen & Bucket::kLocked) [[unlikely]]
           return;
-        row[r] = rows.At(bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
+        const uint32_t number =
+            bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed);
+        if (tiers != nullptr) [[unlikely]] {
+          if (number & kSlowRow) {
+            // As a bucket that is being written: the key is looked at late.
+            state[r] |= Bucket::kLocked;
+            return;
+          }
+          tiers->Warm(number);
+          if constexpr (kForWrite) tiers->Mark(number) |= RowTiers::kDirty;
+        }
+        row[r] = rows.At(number);
         Prefetch<kForWrite>(row[r], row_bytes);
         if constexpr (Keys::kStrings) __builtin_prefetch(row[r] + key_offset);
       },

@@ -84,15 +84,19 @@ class TableOf : public TableBase {
   }
   // Whether the probe found this very key, and the entry is still there.
   bool IsHit(const Probe& probe, std::string_view bytes) const;
-  // Finds a key whatever other threads do, and calls read(array, entry, row) until it has read a
-  // whole row: the last call counts. Returns false if the key is not there.
+  // Finds a key whatever other threads do, and calls read(array, entry, row number) until it has
+  // read a whole row: the last call counts. Returns false if the key is not there.
   template <typename Read>
   bool ReadEntry(uint64_t word, std::string_view bytes, Read&& read) const;
-  // The same with read(row).
+  // The same with read(row). A row in the file is not read, and its slot is left in `slot`;
+  // otherwise that is kInMemory.
+  static constexpr uint32_t kInMemory = UINT32_MAX;
   template <typename Read>
-  bool ReadRow(uint64_t word, std::string_view bytes, Read&& read) const {
-    return ReadEntry(word, bytes,
-                     [&](const BucketArray&, Shard::Entry, const std::byte* row) { read(row); });
+  bool ReadRow(uint64_t word, std::string_view bytes, uint32_t* slot, Read&& read) const {
+    return ReadEntry(word, bytes, [&](const BucketArray&, Shard::Entry, uint32_t number) {
+      *slot = IsSlow(number) ? SlotOf(number) : kInMemory;
+      if (*slot == kInMemory) read(RowAt(number));
+    });
   }
   // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
   // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
@@ -115,9 +119,9 @@ class TableOf : public TableBase {
 
   bool ContainsOne(uint64_t word, std::string_view bytes) const;
   template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
-  void LookupValues(const Words& words, size_t begin, size_t end, const Defaults& defaults,
-                    std::byte* values, bool* exists, Tally* tally) const;
-  bool CopyValue(uint64_t word, std::string_view bytes, std::byte* out) const;
+  Status LookupValues(const Words& words, size_t begin, size_t end, const Defaults& defaults,
+                      std::byte* values, bool* exists, Tally* tally) const;
+  bool CopyValue(uint64_t word, std::string_view bytes, std::byte* out, uint32_t* slot) const;
   void LookupStrings(const Words& words, size_t begin, size_t end, const Defaults& defaults,
                      std::string* values, bool* exists, Tally* tally) const;
 
@@ -183,6 +187,17 @@ class TableOf : public TableBase {
       return true;
     }
   }
+  // The entry of key i. REQUIRES: the shard's mutex.
+  Shard::Entry FindEntry(const Shard& shard, const Words& words, size_t i) const {
+    return shard.Find(words[i], Keys::Hash(words[i]), [&](uint32_t number) {
+      if constexpr (Keys::kStrings) return KeyOf(number)->view() == words.bytes(i);
+      return true;
+    });
+  }
+  // Of a tiered table: moves the rows of a batch to memory, and makes room there for its new keys,
+  // before anything changes.
+  Status FetchRows(const Words& words, const KeyParts& parts) const;
+  Status FetchPart(const Words& words, const KeyParts& parts, size_t part, Tally* tally) const;
 
   // --- table_bounded.cc
 
@@ -203,8 +218,8 @@ class TableOf : public TableBase {
 
   // Writes to the keys that are there, and adds the numbers of the others to `missing`.
   template <typename Op>
-  void UpdateKeys(const BoundedCall& call, const uint32_t* order, size_t count, Op* op,
-                  Tally* tally, std::vector<uint32_t>* missing) const;
+  Status UpdateKeys(const BoundedCall& call, const uint32_t* order, size_t count, Op* op,
+                    Tally* tally, std::vector<uint32_t>* missing) const;
   // Inserts those of the keys that are not there, each with those chained to it.
   template <typename Op>
   Status InsertKeys(const uint32_t* keys, size_t count, Insertion<Op> insertion);
@@ -225,8 +240,9 @@ class TableOf : public TableBase {
   // Whom a new key of this hash would evict.
   template <typename Op>
   Candidate LowestCandidate(uint64_t hash, const Insertion<Op>& insertion) const;
-  // Takes an entry out of a full table and returns its row, for another key.
-  uint32_t Evict(const Candidate& candidate, ExportBatch* evicted, Tally* tally);
+  // Takes an entry out of a full table. Its row is another key's, or to be dropped.
+  template <typename Op>
+  uint32_t Evict(const Candidate& candidate, Insertion<Op>* insertion);
 
   // --- table_scores.cc
 
@@ -238,29 +254,34 @@ class TableOf : public TableBase {
 
   // Adds the rows of the keys whose search starts in one bucket of a shard and whose hash is `from`
   // or more. Returns false, with some of them added, if another thread interfered.
+  // Rows in the file are put on a list, to be filled in later.
   bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home, uint64_t from,
-                    ExportBatch* batch) const;
+                    ExportBatch* batch, std::vector<SlowRow>* slow) const;
   void AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const;
+  // The row of an entry. REQUIRES: the shard's mutex, and that an EpochGuard stays until the rows
+  // on the list are filled in.
+  void AppendEntry(uint64_t word, uint32_t number, ExportBatch* batch,
+                   std::vector<SlowRow>* slow) const;
   void Truncate(size_t rows, ExportBatch* batch) const;
 
   // --- table_visit.h
 
-  // Calls visit(entry, row) for the rows of a shard that select(number, bucket) selects of each
-  // bucket, as a bit mask; it is asked twice, and must tell the same. `row_bytes` from `row_offset`
-  // on are prefetched. REQUIRES: the shard's mutex.
-  template <typename Select, typename Visit>
-  void VisitSelected(Shard* shard, size_t row_offset, size_t row_bytes, Select&& select,
-                     Visit&& visit);
-  // For every row.
+  // Calls visit(entry, row) for every row of a shard, with its mutex. `row_bytes` from `row_offset`
+  // on are prefetched. Rows in the file come last; the mutex is given up while they are read.
   template <typename Visit>
-  void VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit);
-  // Removes the rows for which goes(entry, row) is true, counts them by `counter`, and returns how
+  Status VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit);
+  // Does so for rows that were in the file: number k is that of words[k].
+  template <typename Visit>
+  Status VisitSlow(Shard* shard, const std::vector<uint64_t>& words, std::vector<SlowRow>* rows,
+                   Visit&& visit);
+  // Removes the rows for which goes(entry, row) is true, counts them by `counter`, and says how
   // many. Takes the mutexes of the shards, one after the other.
   template <typename Goes>
-  uint64_t RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter, Goes&& goes);
+  Status RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter, uint64_t* total,
+                    Goes&& goes);
   // Calls visit(shard number, entry, metadata) for every row, a shard at a time, with its mutex.
   template <typename Visit>
-  void VisitMetadata(Visit&& visit);
+  Status VisitMetadata(Visit&& visit);
 };
 
 }  // namespace tfra

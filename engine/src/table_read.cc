@@ -8,7 +8,7 @@ namespace tfra {
 
 template <typename Keys>
 [[gnu::noinline]] bool TableOf<Keys>::ContainsOne(uint64_t word, std::string_view bytes) const {
-  return ReadRow(word, bytes, [](const std::byte*) {});
+  return ReadEntry(word, bytes, [](const BucketArray&, Shard::Entry, uint32_t) {});
 }
 
 template <typename Keys>
@@ -41,6 +41,7 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
                              bool* exists) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
+  SharedStatus status;
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
     Tally tally;
@@ -48,13 +49,13 @@ Status TableOf<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, voi
       LookupStrings(words, begin, end, defaults, static_cast<std::string*>(values), exists, &tally);
     } else {
       WithRowBytes(layout_.value_bytes, [&](auto size) {
-        LookupValues<size>(words, begin, end, defaults, static_cast<std::byte*>(values), exists,
-                           &tally);
+        status.Set(LookupValues<size>(words, begin, end, defaults, static_cast<std::byte*>(values),
+                                      exists, &tally));
       });
     }
     Count(std::move(tally));
   });
-  return Status::Ok();
+  return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -69,6 +70,7 @@ Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& default
   TFRA_RETURN_IF_ERROR(CheckPooling(pooling, keys.size));
   const Words words(keys);
   const size_t dim = static_cast<size_t>(options_.dim);
+  SharedStatus status;
   ForEachSegments(pooling, [&](size_t first, size_t last) {
     EpochGuard guard;
     Tally tally;
@@ -78,28 +80,29 @@ Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& default
         of_block.rows = static_cast<const std::byte*>(defaults.rows) + begin * layout_.value_bytes;
       }
       WithRowBytes(layout_.value_bytes, [&](auto size) {
-        LookupValues<size>(words.Part(begin, end), 0, end - begin, of_block, rows, nullptr, &tally);
+        status.Set(LookupValues<size>(words.Part(begin, end), 0, end - begin, of_block, rows,
+                                      nullptr, &tally));
       });
     };
     PoolRows(pooling, first, last, options_.value_type, dim, read, out);
     Count(std::move(tally));
   });
-  return Status::Ok();
+  return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 [[gnu::noinline]] bool TableOf<Keys>::CopyValue(uint64_t word, std::string_view bytes,
-                                                std::byte* out) const {
-  return ReadRow(word, bytes,
+                                                std::byte* out, uint32_t* slot) const {
+  return ReadRow(word, bytes, slot,
                  [&](const std::byte* row) { LoadRow(out, row, layout_.value_bytes); });
 }
 
 template <typename Keys>
 template <size_t kBytes>
-void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
-                                 const Defaults& defaults, std::byte* values, bool* exists,
-                                 Tally* tally) const {
+Status TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
+                                   const Defaults& defaults, std::byte* values, bool* exists,
+                                   Tally* tally) const {
   const size_t bytes = kBytes > 0 ? kBytes : layout_.value_bytes;
   const auto* default_rows = static_cast<const std::byte*>(defaults.rows);
   const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
@@ -119,8 +122,11 @@ void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
     }
   };
   uint64_t late_hits = 0;
-  const auto late = [=, this, &words, &late_hits](size_t i) __attribute__((noinline)) {
-    const bool found = CopyValue(words[i], words.bytes(i), values + i * bytes);
+  std::vector<SlowRow> slow;
+  const auto late = [=, this, &words, &late_hits, &slow](size_t i) __attribute__((noinline)) {
+    uint32_t slot = kInMemory;
+    const bool found = CopyValue(words[i], words.bytes(i), values + i * bytes, &slot);
+    if (found && slot != kInMemory) slow.push_back({static_cast<uint32_t>(i), slot});
     if (!found) fill(i);
     if (exists != nullptr) exists[i] = found;
     if (kCounters) late_hits += found;
@@ -147,6 +153,12 @@ void TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
   hits += late_hits;
   tally->hits += hits;
   tally->misses += end - begin - hits;
+  if (tiers_ == nullptr) return Status::Ok();
+  tally->slow_hits += slow.size();
+  tally->fast_hits += hits - slow.size();
+  return ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
+    std::memcpy(values + row.number * bytes, row.row, bytes);
+  });
 }
 
 template <typename Keys>
@@ -155,18 +167,26 @@ Status TableOf<Keys>::LookupMetadata(const KeyBatch& keys, RowMetadata* metadata
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   TFRA_RETURN_IF_ERROR(CheckMetadata("looking up metadata"));
   const Words words(keys);
+  SharedStatus status;
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
+    std::vector<SlowRow> slow;
     for (size_t i = begin; i < end; ++i) {
-      const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
+      uint32_t slot = kInMemory;
+      const bool found = ReadRow(words[i], words.bytes(i), &slot, [&](const std::byte* row) {
         LoadRow(reinterpret_cast<std::byte*>(metadata + i), row + layout_.metadata_offset,
                 sizeof(RowMetadata));
       });
       if (!found) metadata[i] = RowMetadata{};
+      if (found && slot != kInMemory) slow.push_back({static_cast<uint32_t>(i), slot});
       if (exists != nullptr) exists[i] = found;
     }
+    if (slow.empty()) return;
+    status.Set(ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
+      std::memcpy(metadata + row.number, row.row + layout_.metadata_offset, sizeof(RowMetadata));
+    }));
   });
-  return Status::Ok();
+  return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -176,25 +196,48 @@ Status TableOf<Keys>::LookupRows(const KeyBatch& keys, void* values, void* slots
   if (has_string_values()) return Status::WrongType("expected values that are numbers");
   const size_t value_bytes = layout_.value_bytes, slots_bytes = layout_.slots_bytes;
   const Words words(keys);
+  SharedStatus status;
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
     Tally tally;
+    std::vector<SlowRow> slow;
+    const auto value_of = [&](size_t i) {
+      return static_cast<std::byte*>(values) + i * value_bytes;
+    };
+    const auto slots_of = [&](size_t i) {
+      return slots == nullptr ? nullptr : static_cast<std::byte*>(slots) + i * slots_bytes;
+    };
     for (size_t i = begin; i < end; ++i) {
-      std::byte* value = static_cast<std::byte*>(values) + i * value_bytes;
-      std::byte* slot =
-          slots == nullptr ? nullptr : static_cast<std::byte*>(slots) + i * slots_bytes;
-      const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
-        LoadRow(value, row, value_bytes);
-        if (slot != nullptr) LoadRow(slot, row + layout_.slots_offset, slots_bytes);
+      std::byte* row_slots = slots_of(i);
+      uint32_t slot = kInMemory;
+      const bool found = ReadRow(words[i], words.bytes(i), &slot, [&](const std::byte* row) {
+        LoadRow(value_of(i), row, value_bytes);
+        if (row_slots != nullptr) LoadRow(row_slots, row + layout_.slots_offset, slots_bytes);
       });
       (found ? tally.hits : tally.misses) += 1;
-      if (found) continue;
-      initializer_.Fill(words[i], value);
-      if (slot != nullptr) std::memcpy(slot, layout_.initial_slots.data(), slots_bytes);
+      if (found) {
+        if (slot != kInMemory) slow.push_back({static_cast<uint32_t>(i), slot});
+        continue;
+      }
+      initializer_.Fill(words[i], value_of(i));
+      if (row_slots != nullptr) {
+        std::memcpy(row_slots, layout_.initial_slots.data(), slots_bytes);
+      }
+    }
+    if (tiers_ != nullptr) {
+      tally.slow_hits = slow.size();
+      tally.fast_hits = tally.hits - slow.size();
+      status.Set(ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
+        const size_t i = row.number;
+        std::memcpy(value_of(i), row.row, value_bytes);
+        if (slots != nullptr) {
+          std::memcpy(slots_of(i), row.row + layout_.slots_offset, slots_bytes);
+        }
+      }));
     }
     Count(std::move(tally));
   });
-  return Status::Ok();
+  return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -206,7 +249,8 @@ void TableOf<Keys>::LookupStrings(const Words& words, size_t begin, size_t end,
   const auto* rows = static_cast<const std::string_view*>(defaults.rows);
   std::vector<Blob*> blobs(dim);
   for (size_t i = begin; i < end; ++i) {
-    const bool found = ReadRow(words[i], words.bytes(i), [&](const std::byte* row) {
+    uint32_t slot;  // Always in memory.
+    const bool found = ReadRow(words[i], words.bytes(i), &slot, [&](const std::byte* row) {
       LoadRow(reinterpret_cast<std::byte*>(blobs.data()), row, layout_.value_bytes);
     });
     for (size_t j = 0; j < dim; ++j) {

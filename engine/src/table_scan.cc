@@ -28,18 +28,22 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
   batch->Clear();
   if (cursor->done) return Status::Ok();
   EpochGuard guard;
+  std::vector<SlowRow> slow;
   uint64_t from = cursor->position;
   for (uint32_t s = ShardOf(from); s < kShards; from = ++s < kShards ? ShardStart(s) : 0) {
     const Shard& shard = shards_[s];
     const BucketArray* array = shard.array();
     for (uint64_t bucket = array->HomeOf(from); bucket < array->count; ++bucket) {
       if (batch->size >= max_rows) {
+        TFRA_RETURN_IF_ERROR(FillRows(&slow, batch));
         cursor->position = std::max(from, ShardStart(s) | array->FirstHash(bucket));
         return Status::Ok();
       }
-      const size_t complete = batch->size;
-      for (Backoff backoff; !ExportBucket(shard, *array, bucket, from, batch); backoff.Wait()) {
+      const size_t complete = batch->size, complete_slow = slow.size();
+      for (Backoff backoff; !ExportBucket(shard, *array, bucket, from, batch, &slow);
+           backoff.Wait()) {
         Truncate(complete, batch);
+        slow.resize(complete_slow);
         if (shard.array() == array) continue;
         // The shard has grown: go on from the same hash in the new array.
         from = std::max(from, ShardStart(s) | array->FirstHash(bucket));
@@ -48,6 +52,7 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
       }
     }
   }
+  TFRA_RETURN_IF_ERROR(FillRows(&slow, batch));
   cursor->done = true;
   return Status::Ok();
 }
@@ -55,13 +60,15 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home,
-                                 uint64_t from, ExportBatch* batch) const {
+                                 uint64_t from, ExportBatch* batch,
+                                 std::vector<SlowRow>* slow) const {
   if (home + kExportAhead < array.count) {
     const Bucket& later = array.buckets[home + kExportAhead];
     const uint32_t state = later.state.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
-      if (!(state >> i & 1)) continue;
-      Prefetch<false>(RowAt(later.rows[i].load(std::memory_order_relaxed)), layout_.stride);
+      const uint32_t number = later.rows[i].load(std::memory_order_relaxed);
+      if (!(state >> i & 1) || IsSlow(number)) continue;
+      Prefetch<false>(RowAt(number), layout_.stride);
     }
   }
   std::vector<const Bucket*> seen;
@@ -80,19 +87,23 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
       const uint64_t word = bucket->words[i].load(std::memory_order_relaxed);
       const uint64_t hash = Keys::Hash(word);
       if (array.HomeOf(hash) != home || hash < from) continue;
-      const std::byte* row = RowAt(bucket->rows[i].load(std::memory_order_relaxed));
+      const uint32_t number = bucket->rows[i].load(std::memory_order_relaxed);
       if (bounds_ != nullptr) {
         batch->scores.push_back(__atomic_load_n(array.ScoreOf(bucket, i), __ATOMIC_RELAXED));
       }
-      if (has_string_keys() || has_string_values()) {
+      if (IsSlow(number)) {
+        // The slot, and the key's bytes, stay as they are while this thread is inside a guard.
+        if (has_string_keys() && !valid()) return false;
+        AppendEntry(word, number, batch, slow);
+      } else if (has_string_keys() || has_string_values()) {
         // Pointers to strings may be followed only if they are this entry's.
         thread_local std::vector<std::byte> copy;
         copy.resize(layout_.stride);
-        LoadRow(copy.data(), row, layout_.stride);
+        LoadRow(copy.data(), RowAt(number), layout_.stride);
         if (!valid()) return false;
         AppendRow(word, copy.data(), batch);
       } else {
-        AppendRow(word, row, batch);
+        AppendRow(word, RowAt(number), batch);
       }
     }
     if (!valid()) return false;
@@ -132,6 +143,19 @@ void TableOf<Keys>::AppendRow(uint64_t word, const std::byte* row, ExportBatch* 
 }
 
 template <typename Keys>
+void TableOf<Keys>::AppendEntry(uint64_t word, uint32_t number, ExportBatch* batch,
+                                std::vector<SlowRow>* slow) const {
+  if (!IsSlow(number)) {
+    AppendRow(word, RowAt(number), batch);
+    return;
+  }
+  slow->push_back({static_cast<uint32_t>(batch->size), SlotOf(number)});
+  std::vector<std::byte> blank(layout_.stride);
+  if (has_string_keys()) StoreBlob(blank.data() + layout_.key_offset, KeyOf(number));
+  AppendRow(word, blank.data(), batch);
+}
+
+template <typename Keys>
 void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
   batch->size = rows;
   if (has_string_keys()) {
@@ -160,9 +184,9 @@ template <typename Keys>
 Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   std::vector<uint64_t> counts(kShards);
-  VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
+  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
     counts[s] += predicate(metadata);
-  });
+  }));
   *count = 0;
   for (uint64_t each : counts) *count += each;
   return Status::Ok();
@@ -172,13 +196,12 @@ TFRA_CATCH_BAD_ALLOC
 template <typename Keys>
 Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
-  *removed = RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::removals,
-                        [&](Shard::Entry, const std::byte* row) {
-                          RowMetadata metadata;
-                          std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                          return predicate(metadata);
-                        });
-  return Status::Ok();
+  return RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::removals, removed,
+                    [&](Shard::Entry, const std::byte* row) {
+                      RowMetadata metadata;
+                      std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+                      return predicate(metadata);
+                    });
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -187,16 +210,16 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
-  VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+  const auto select = [&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
     if (!predicate(metadata)) return;
     ++selected[s].size;
     if (has_string_keys()) {
-      const Blob* key = LoadBlob(RowAt(entry.row()) + layout_.key_offset);
-      selected[s].string_keys.emplace_back(key->view());
+      selected[s].string_keys.emplace_back(KeyOf(entry.row())->view());
     } else {
       selected[s].int_keys.push_back(static_cast<int64_t>(entry.word()));
     }
-  });
+  };
+  TFRA_RETURN_IF_ERROR(VisitMetadata(select));
   for (const ExportBatch& each : selected) {
     batch->size += each.size;
     Append(&batch->int_keys, each.int_keys);
@@ -206,12 +229,13 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
 }
 TFRA_CATCH_BAD_ALLOC
 
-#define TFRA_INSTANTIATE(Keys)                                                            \
-  template void TableOf<Keys>::AppendRow(uint64_t, const std::byte*, ExportBatch*) const; \
-  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);             \
-  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                 \
-  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);            \
-  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);           \
+#define TFRA_INSTANTIATE(Keys)                                                  \
+  template void TableOf<Keys>::AppendEntry(uint64_t, uint32_t, ExportBatch*,    \
+                                           std::vector<SlowRow>*) const;        \
+  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);   \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*);                       \
+  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);  \
+  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*); \
   template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

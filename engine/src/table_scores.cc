@@ -82,12 +82,11 @@ Status TableOf<Keys>::LookupScores(const KeyBatch& keys, uint64_t* scores, bool*
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
     for (size_t i = begin; i < end; ++i) {
-      const bool found =
-          ReadEntry(words[i], words.bytes(i),
-                    [&](const BucketArray& array, Shard::Entry entry, const std::byte*) {
-                      const uint64_t* score = array.ScoreOf(entry.bucket, entry.index);
-                      scores[i] = __atomic_load_n(score, __ATOMIC_RELAXED);
-                    });
+      const bool found = ReadEntry(
+          words[i], words.bytes(i), [&](const BucketArray& array, Shard::Entry entry, uint32_t) {
+            const uint64_t* score = array.ScoreOf(entry.bucket, entry.index);
+            scores[i] = __atomic_load_n(score, __ATOMIC_RELAXED);
+          });
       if (!found) scores[i] = 0;
       if (exists != nullptr) exists[i] = found;
     }
@@ -109,10 +108,8 @@ Status TableOf<Keys>::AssignScores(const KeyBatch& keys, const uint64_t* scores)
       ShardLocks locks(shards_.get(), parts.shards(part));
       for (size_t k = 0; k < count; ++k) {
         const size_t i = order[k];
-        const uint64_t hash = Keys::Hash(words[i]);
-        Shard& shard = ShardFor(hash);
-        const auto entry = shard.Find(
-            words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
+        Shard& shard = ShardFor(Keys::Hash(words[i]));
+        const auto entry = FindEntry(shard, words, i);
         if (entry) shard.SetScore(entry, std::min(scores[i], kMaxScore));
         tally.ignored += !entry;
       }
@@ -172,13 +169,17 @@ template <typename Keys>
 Status TableOf<Keys>::ExportIfScore(const ScorePredicate& predicate, ExportBatch* batch) try {
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
+  std::vector<std::vector<SlowRow>> slow(kShards);
+  EpochGuard guard;  // Until rows in the file have been read.
   TFRA_RETURN_IF_ERROR(VisitScores([&](size_t s, Shard::Entry entry, uint64_t score) {
     if (!predicate(score)) return;
-    const uint64_t word = entry.bucket->words[entry.index].load(std::memory_order_relaxed);
-    AppendRow(word, RowAt(entry.row()), &selected[s]);
+    AppendEntry(entry.word(), entry.row(), &selected[s], &slow[s]);
     selected[s].scores.push_back(score);
   }));
-  for (ExportBatch& each : selected) AppendBatch(&each, batch);
+  for (uint32_t s = 0; s < kShards; ++s) {
+    TFRA_RETURN_IF_ERROR(FillRows(&slow[s], &selected[s]));
+    AppendBatch(&selected[s], batch);
+  }
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -3,77 +3,120 @@
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "table_of.h"
 
 namespace tfra {
 
 template <typename Keys>
-template <typename Select, typename Visit>
-void TableOf<Keys>::VisitSelected(Shard* shard, size_t row_offset, size_t row_bytes,
-                                  Select&& select, Visit&& visit) {
+template <typename Visit>
+Status TableOf<Keys>::VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit) {
   // Rows are all over memory: fetch those of the next buckets early.
   constexpr uint64_t kAhead = 8;
+  std::optional<EpochGuard> guard;
+  if (tiers_ != nullptr) guard.emplace();
+  std::vector<SlowRow> slow;
+  std::vector<uint64_t> slow_words;
+  std::unique_lock lock(shard->mutex());
   const BucketArray* array = shard->array();
-  const RowArena::Map rows = arena_.map();
   for (uint64_t b = 0; b < array->count; ++b) {
     if (b + kAhead < array->count) {
       const Bucket& later = array->buckets[b + kAhead];
-      for (uint32_t mask = select(b + kAhead, later); mask != 0; mask &= mask - 1) {
-        const uint32_t row = later.rows[__builtin_ctz(mask)].load(std::memory_order_relaxed);
-        Prefetch<false>(rows.At(row) + row_offset, row_bytes);
+      const uint32_t state = later.state.load(std::memory_order_relaxed);
+      for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
+        const uint32_t row = later.rows[__builtin_ctz(used)].load(std::memory_order_relaxed);
+        if (!IsSlow(row)) Prefetch<false>(RowAt(row) + row_offset, row_bytes);
       }
     }
     Bucket* bucket = array->buckets + b;
-    for (uint32_t mask = select(b, *bucket); mask != 0; mask &= mask - 1) {
-      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
-      visit(entry, rows.At(entry.row()));
+    const uint32_t state = bucket->state.load(std::memory_order_relaxed);
+    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
+      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(used))};
+      const uint32_t number = entry.row();
+      if (IsSlow(number)) {
+        slow.push_back({static_cast<uint32_t>(slow_words.size()), SlotOf(number)});
+        slow_words.push_back(entry.word());
+      } else {
+        visit(entry, RowAt(number));
+      }
     }
   }
+  lock.unlock();
+  return slow.empty() ? Status::Ok() : VisitSlow(shard, slow_words, &slow, visit);
 }
 
 template <typename Keys>
 template <typename Visit>
-void TableOf<Keys>::VisitShard(Shard* shard, size_t row_offset, size_t row_bytes, Visit&& visit) {
-  VisitSelected(
-      shard, row_offset, row_bytes,
-      [](uint64_t, const Bucket& bucket) {
-        return bucket.state.load(std::memory_order_relaxed) & Bucket::kUsed;
-      },
-      visit);
+Status TableOf<Keys>::VisitSlow(Shard* shard, const std::vector<uint64_t>& words,
+                                std::vector<SlowRow>* rows, Visit&& visit) {
+  std::sort(rows->begin(), rows->end(),
+            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  RowSlots& slots = tiers_->slots();
+  Staging staging, again;
+  std::vector<SlowRow> batch;
+  for (size_t begin = 0; begin < rows->size(); begin += slots.batch_rows()) {
+    const auto first = rows->begin() + static_cast<std::ptrdiff_t>(begin);
+    const size_t count = std::min(slots.batch_rows(), rows->size() - begin);
+    batch.assign(first, first + static_cast<std::ptrdiff_t>(count));
+    TFRA_RETURN_IF_ERROR(slots.Read(&batch, &staging));
+    std::lock_guard lock(shard->mutex());
+    for (const SlowRow& slow : batch) {
+      const uint64_t word = words[slow.number];
+      const auto entry = shard->Find(word, Keys::Hash(word), [&](uint32_t number) {
+        return !Keys::kStrings || KeyOf(number) == tiers_->Key(slow.slot);
+      });
+      if (!entry) continue;  // It has left.
+      const uint32_t number = entry.row();
+      if (!IsSlow(number)) {
+        visit(entry, RowAt(number));
+      } else if (SlotOf(number) == slow.slot) {
+        visit(entry, slow.row);
+      } else {
+        // It came, was changed and left memory again since, which is rare.
+        std::vector<SlowRow> one = {{0, SlotOf(number)}};
+        TFRA_RETURN_IF_ERROR(slots.Read(&one, &again));
+        visit(entry, one[0].row);
+      }
+    }
+  }
+  return Status::Ok();
 }
 
 template <typename Keys>
 template <typename Visit>
-void TableOf<Keys>::VisitMetadata(Visit&& visit) {
+Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
+  SharedStatus status;
   ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    std::lock_guard lock(shards_[s].mutex());
-    VisitShard(&shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
-               [&](Shard::Entry entry, const std::byte* row) {
-                 RowMetadata metadata;
-                 std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                 visit(s, entry, metadata);
-               });
+    status.Set(VisitShard(&shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
+                          [&](Shard::Entry entry, const std::byte* row) {
+                            RowMetadata metadata;
+                            std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+                            visit(s, entry, metadata);
+                          }));
   });
+  return status.Get();
 }
 
 template <typename Keys>
 template <typename Goes>
-uint64_t TableOf<Keys>::RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter,
-                                   Goes&& goes) {
-  std::atomic<uint64_t> total{0};
+Status TableOf<Keys>::RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter,
+                                 uint64_t* total, Goes&& goes) {
+  std::atomic<uint64_t> removed{0};
+  SharedStatus status;
   ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
     Counting([&](Tally* tally) {
-      std::lock_guard lock(shards_[s].mutex());
-      VisitShard(&shards_[s], row_offset, row_bytes, [&](Shard::Entry entry, const std::byte* row) {
+      const auto visit = [&](Shard::Entry entry, const std::byte* row) {
         if (!goes(entry, row)) return;
         RemoveEntry(&shards_[s], entry, tally);
         ++(tally->*counter);
-      });
-      total += tally->*counter;
+      };
+      status.Set(VisitShard(&shards_[s], row_offset, row_bytes, visit));
+      removed += tally->*counter;
     });
   });
-  return total;
+  *total = removed;
+  return status.Get();
 }
 
 }  // namespace tfra

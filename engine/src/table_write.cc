@@ -11,7 +11,7 @@ template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                                      PendingBlobs* new_keys) {
-  const uint64_t rows = bounds_ == nullptr
+  const uint64_t rows = bounds_ == nullptr || tiers_ != nullptr
                             ? words.size()
                             : std::min<uint64_t>(words.size(), bounds_->max_capacity() - size());
   TFRA_RETURN_IF_ERROR(arena_.Reserve(rows + kShards * Shard::kRowBlock));
@@ -108,6 +108,7 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
                             const Scores& scores, const Report& report) {
   TFRA_RETURN_IF_ERROR(CheckScores(scores));
   PendingBlobs new_keys;
+  if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(FetchRows(words, parts));
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
   if (bounds_ != nullptr) {
     return WriteBounded(words, parts, prototype, scores, report, &new_keys);
@@ -182,10 +183,11 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     const uint64_t hash = Keys::Hash(words[i]);
     Shard& shard = ShardFor(hash);
     // An equal key may have come since.
-    const auto entry = shard.Find(words[i], hash,
-                                  [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
-    if (entry) {
-      update(op, i, entry.bucket, RowAt(entry.row()), tally);
+    if (const auto entry = FindEntry(shard, words, i)) {
+      std::byte* row;
+      const Status fetched = RowToWrite(&shard, entry, &row);
+      if (fetched.ok()) update(op, i, entry.bucket, row, tally);
+      if (status.ok()) status = fetched;
     } else if (!op->Inserts(i)) {
       ++tally->ignored;
     } else if (status.ok()) {
@@ -221,7 +223,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
   uint32_t number = 0;
-  TFRA_RETURN_IF_ERROR(shard->TakeRow(&number));
+  TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     op->Fill(i, words[i], row);
     if (seen > 1 && !GivesMetadata(*op)) op->context.Touch(row, seen - 1);
@@ -359,10 +361,8 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Tally tally;
     const auto remove = [&](size_t i) {
-      const uint64_t hash = Keys::Hash(words[i]);
-      Shard& shard = ShardFor(hash);
-      const auto entry = shard.Find(
-          words[i], hash, [&](uint32_t row) { return HasKey(RowAt(row), words.bytes(i)); });
+      Shard& shard = ShardFor(Keys::Hash(words[i]));
+      const auto entry = FindEntry(shard, words, i);
       if (!entry) return;
       RemoveEntry(&shard, entry, &tally);
       ++tally.removals;

@@ -53,12 +53,19 @@ inline Bound& BoundOfTests() {
   return bound;
 }
 
+// The same for tiers. String values are in memory only.
+inline Tiers& TiersOfTests() {
+  static Tiers tiers;
+  return tiers;
+}
+
 inline TableOptions OptionsOf(KeyType key_type, ValueType value_type, int64_t dim) {
   TableOptions options;
   options.key_type = key_type;
   options.value_type = value_type;
   options.dim = dim;
   options.bound = BoundOfTests();
+  if (value_type != ValueType::kString) options.tiers = TiersOfTests();
   return options;
 }
 

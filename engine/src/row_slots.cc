@@ -1,0 +1,220 @@
+#include "row_slots.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+
+#include "epoch.h"
+
+namespace tfra {
+namespace {
+
+constexpr size_t kBatchBytes = size_t{1} << 20;
+constexpr size_t kSegmentBytes = size_t{256} << 10;
+// Rows between two others are read, or written, along with them if they are no longer than this:
+// that takes less time than another call of the operating system.
+constexpr size_t kJoinBytes = 4096;
+// And not more of them than this, or reading would take much more memory than rows.
+constexpr uint32_t kJoinRows = 2;
+// Free slots that are left before the file grows, one in so many: the more there are, the more rows
+// fit between the first and the last slot of a claim.
+constexpr uint64_t kSpare = 4;
+// The file grows by so many segments at least, and by one in so many.
+constexpr uint32_t kGrowSegments = 4;
+constexpr uint32_t kGrowShare = 32;
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+}  // namespace
+
+RowSlots::RowSlots(size_t stride)
+    : stride_(stride),
+      batch_rows_(std::clamp<size_t>(kBatchBytes / stride, 1, 1024)),
+      segment_(static_cast<uint32_t>(
+          std::bit_floor(std::clamp<size_t>(kSegmentBytes / stride, 1, kMaxSegment)))) {}
+
+Status RowSlots::Create(const std::string& directory, size_t stride, RowSlots** slots) {
+  auto made = new RowSlots(stride);
+  const Status status = made->file_.Open(directory);
+  if (status.ok()) {
+    *slots = made;
+  } else {
+    made->Leave();
+  }
+  return status;
+}
+
+uint32_t RowSlots::FindSegment(uint64_t free) {
+  for (uint32_t step = 0; step < fresh_; ++step) {
+    hand_ = hand_ + 1 < fresh_ ? hand_ + 1 : 0;
+    if (!segments_[hand_].claimed && segments_[hand_].free >= free) return hand_;
+  }
+  return kNone;
+}
+
+Status RowSlots::Grow() {
+  // Only the holder of claiming_ changes the number of segments.
+  const size_t segments = segments_.size();
+  if (segments * segment_ >= kMaxSlots - segment_) {
+    return Status::IoError("the file for rows holds at most " + std::to_string(kMaxSlots) +
+                           " rows");
+  }
+  const size_t most = kMaxSlots / segment_;
+  const size_t wanted = std::min(
+      most, segments + std::max<size_t>(kGrowSegments, std::min<size_t>(segments / kGrowShare,
+                                                                        kBatchBytes / stride_)));
+  TFRA_RETURN_IF_ERROR(file_.Resize(uint64_t{wanted} * segment_ * stride_));
+  std::lock_guard lock(mutex_);
+  segments_.resize(wanted, {{}, static_cast<uint16_t>(segment_), false});
+  return Status::Ok();
+}
+
+Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
+  std::lock_guard claiming(claiming_);
+  std::unique_lock lock(mutex_);
+  uint32_t segment = kNone;
+  if (free_ * kSpare >= uint64_t{fresh_} * segment_ && free_ > 0) {
+    segment = FindSegment(std::max<uint64_t>(1, free_ / fresh_));
+  }
+  if (segment == kNone) {
+    Status status;
+    if (fresh_ == segments_.size()) {
+      lock.unlock();
+      status = Grow();
+      lock.lock();
+    }
+    if (fresh_ < segments_.size()) {
+      segment = fresh_++;
+      free_ += segment_;
+    } else {
+      // No room for more: what is free must do.
+      segment = FindSegment(1);
+      if (segment == kNone) return status;
+    }
+  }
+  Segment& taken = segments_[segment];
+  taken.claimed = true;
+  claim->segment = segment;
+  claim->count = 0;
+  for (uint32_t word = 0; word * 64 < segment_; ++word) {
+    for (uint64_t free = ~taken.used[word]; free != 0 && claim->count < want; free &= free - 1) {
+      const auto bit = static_cast<uint32_t>(std::countr_zero(free));
+      if (word * 64 + bit >= segment_) break;
+      taken.used[word] |= uint64_t{1} << bit;
+      claim->slots[claim->count++] = segment * segment_ + word * 64 + bit;
+    }
+  }
+  taken.free = static_cast<uint16_t>(taken.free - claim->count);
+  free_ -= claim->count;
+  return Status::Ok();
+}
+
+Status RowSlots::Write(const Claim& claim, const std::byte* rows) {
+  const uint32_t* slots = claim.slots;
+  Staging buffer;
+  for (uint32_t begin = 0, end; begin < claim.count; begin = end) {
+    bool gaps = false;
+    for (end = begin + 1; end < claim.count; ++end) {
+      const uint32_t between = slots[end] - slots[end - 1] - 1;
+      if (between * stride_ > kJoinBytes) break;
+      gaps |= between > 0;
+    }
+    const uint64_t offset = uint64_t{slots[begin]} * stride_;
+    const std::byte* first = rows + begin * stride_;
+    const size_t bytes = (slots[end - 1] - slots[begin] + 1) * stride_;
+    if (gaps) {
+      buffer.resize(bytes);
+      TFRA_RETURN_IF_ERROR(file_.Read(offset, buffer.data(), bytes));
+      for (uint32_t k = begin; k < end; ++k) {
+        std::memcpy(buffer.data() + (slots[k] - slots[begin]) * stride_, rows + k * stride_,
+                    stride_);
+      }
+      first = buffer.data();
+    }
+    TFRA_RETURN_IF_ERROR(file_.Write(offset, first, bytes));
+  }
+  return Status::Ok();
+}
+
+void RowSlots::End(const Claim& claim) {
+  std::lock_guard lock(mutex_);
+  segments_[claim.segment].claimed = false;
+}
+
+void RowSlots::FreeLocked(uint32_t slot) {
+  Segment& segment = segments_[slot / segment_];
+  segment.used[slot % segment_ / 64] &= ~(uint64_t{1} << slot % segment_ % 64);
+  ++segment.free;
+  ++free_;
+}
+
+void RowSlots::Free(uint32_t slot) {
+  std::lock_guard lock(mutex_);
+  FreeLocked(slot);
+}
+
+void RowSlots::RetireSlots(std::vector<uint32_t> slots) {
+  struct Waiting {
+    RowSlots* owner;
+    std::vector<uint32_t> slots;
+  };
+  users_.fetch_add(1, std::memory_order_relaxed);
+  Retire({{new Waiting{this, std::move(slots)}, 0, [](void* pointer, size_t) {
+             const std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(pointer));
+             {
+               std::lock_guard lock(waiting->owner->mutex_);
+               for (const uint32_t slot : waiting->slots) waiting->owner->FreeLocked(slot);
+             }
+             waiting->owner->Leave();
+           }}});
+}
+
+Status RowSlots::Read(std::vector<SlowRow>* rows, Staging* staging) {
+  std::sort(rows->begin(), rows->end(),
+            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  // Runs of rows that are read at once: [begin, end) of `rows`.
+  const auto run_end = [&](size_t begin) {
+    size_t end = begin + 1;
+    for (; end < rows->size(); ++end) {
+      const uint32_t step = (*rows)[end].slot - (*rows)[end - 1].slot;
+      if (step > 1 && (step > kJoinRows + 1 || (step - 1) * stride_ > kJoinBytes)) break;
+    }
+    return end;
+  };
+  const auto run_bytes = [&](size_t begin, size_t end) {
+    return ((*rows)[end - 1].slot - (*rows)[begin].slot + 1) * stride_;
+  };
+  size_t total = 0;
+  for (size_t begin = 0, end; begin < rows->size(); begin = end) {
+    end = run_end(begin);
+    total += run_bytes(begin, end);
+  }
+  if (staging->size() < total) staging->resize(total);
+  std::byte* to = staging->data();
+  for (size_t begin = 0, end; begin < rows->size(); begin = end) {
+    end = run_end(begin);
+    const uint32_t first = (*rows)[begin].slot;
+    TFRA_RETURN_IF_ERROR(file_.Read(uint64_t{first} * stride_, to, run_bytes(begin, end)));
+    for (size_t k = begin; k < end; ++k) {
+      (*rows)[k].row = to + ((*rows)[k].slot - first) * stride_;
+    }
+    to += run_bytes(begin, end);
+  }
+  return Status::Ok();
+}
+
+Status RowSlots::Trim() {
+  std::lock_guard claiming(claiming_);
+  std::lock_guard lock(mutex_);
+  size_t keep = segments_.size();
+  while (keep > 0 && !segments_[keep - 1].claimed && segments_[keep - 1].free == segment_) --keep;
+  if (keep == segments_.size()) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(file_.Resize(uint64_t{keep} * segment_ * stride_));
+  if (fresh_ > keep) free_ -= (fresh_ - keep) * uint64_t{segment_};
+  segments_.resize(keep);
+  fresh_ = std::min(fresh_, static_cast<uint32_t>(keep));
+  return Status::Ok();
+}
+
+}  // namespace tfra

@@ -1,0 +1,109 @@
+// The slots of a tiered table's file, each of which holds a row: which ones are free, and how rows
+// get into them and out of them.
+//
+// Single rows are cheap to read, but not to write. So slots come in segments, and a thread that
+// writes claims the free slots of one segment and writes what lies between the first and the last
+// of them at once; of the rows in between the same bytes are written again. A slot that is in use
+// therefore never changes: it may be read at any time by whoever keeps it from being freed.
+//
+// Slots are freed late (epoch.h): a thread inside an EpochGuard may read a slot that it found
+// in the index, also if the row leaves the slot meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "row_file.h"
+
+namespace tfra {
+
+// Slots have 30 bits, which leaves two for marks.
+inline constexpr uint32_t kMaxSlots = (uint32_t{1} << 30) - 1;
+
+// A row that is to be read, for the one who numbered it so.
+struct SlowRow {
+  uint32_t number;
+  uint32_t slot;
+  const std::byte* row = nullptr;  // After reading.
+};
+
+// The memory that rows are read into. Each thread needs its own.
+using Staging = std::vector<std::byte>;
+
+class RowSlots {
+ public:
+  // Slots of a segment, at most: fewer of large rows.
+  static constexpr uint32_t kMaxSegment = 256;
+
+  // Some free slots of one segment, ascending, for one thread to write to.
+  struct Claim {
+    uint32_t segment = 0;
+    uint32_t count = 0;
+    uint32_t slots[kMaxSegment];
+  };
+
+  // stride: bytes of a row. The object is freed after Abandon.
+  static Status Create(const std::string& directory, size_t stride, RowSlots** slots);
+  // Frees this object, as soon as all slots that were retired are free.
+  void Abandon() { Leave(); }
+
+  // Rows that are read, or written, at once: as many as fit a cache, and one at least.
+  size_t batch_rows() const { return batch_rows_; }
+
+  // Claims up to `want` slots, of which there is one at least.
+  Status TakeSlots(uint32_t want, Claim* claim);
+  // Writes rows, (claim.count, stride), to the slots of a claim.
+  Status Write(const Claim& claim, const std::byte* rows);
+  // Ends a claim. Its slots stay taken.
+  void End(const Claim& claim);
+  // Frees a slot that no reader knows.
+  void Free(uint32_t slot);
+  // Frees slots when no reader can be reading them. The index must not name them any more.
+  void RetireSlots(std::vector<uint32_t> slots);
+
+  // Reads rows, in the order of their slots, into `staging`, and sorts them so. REQUIRES: slots in
+  // use; at most batch_rows() of them, or it takes much memory.
+  Status Read(std::vector<SlowRow>* rows, Staging* staging);
+
+  // Gives free slots at the end of the file back.
+  Status Trim();
+
+  const RowFile& file() const { return file_; }
+
+ private:
+  struct Segment {
+    uint64_t used[kMaxSegment / 64] = {};
+    uint16_t free = 0;
+    bool claimed = false;
+  };
+
+  explicit RowSlots(size_t stride);
+  ~RowSlots() = default;
+  void FreeLocked(uint32_t slot);
+  void Leave() {
+    if (users_.fetch_sub(1) == 1) delete this;
+  }
+  // A segment that is not claimed and has so many free slots, or none (UINT32_MAX).
+  uint32_t FindSegment(uint64_t free);
+  // Makes segments that no row was in yet.
+  Status Grow();
+
+  // Constant after Create.
+  const size_t stride_;
+  const size_t batch_rows_;
+  const uint32_t segment_;  // Slots of a segment.
+  RowFile file_;
+
+  std::atomic<int64_t> users_{1};  // The table, and whoever waits to free slots.
+  std::mutex claiming_;            // Held while the file grows; taken before mutex_.
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<Segment> segments_;
+  uint32_t fresh_ = 0;  // The first segment that no row was in yet; all that follow are like it.
+  uint64_t free_ = 0;   // Slots in the segments before it.
+  uint32_t hand_ = 0;   // Where the search for a segment goes on.
+};
+
+}  // namespace tfra

@@ -1,0 +1,60 @@
+#include "row_tiers.h"
+
+#include <algorithm>
+
+namespace tfra {
+namespace {
+
+// Marks and keys are made ready for so many at a time.
+constexpr uint64_t kCoverStep = 4096;
+
+uint64_t StepAfter(uint32_t number) { return (number / kCoverStep + 1) * kCoverStep; }
+
+}  // namespace
+
+RowTiers::RowTiers(const Tiers& tiers, size_t stride, bool string_keys)
+    : options_(tiers),
+      stride_(stride),
+      string_keys_(string_keys),
+      share_(ShareOf(tiers, stride)),
+      marks_(sizeof(uint32_t)),
+      heat_(sizeof(uint8_t)),
+      keys_(sizeof(Blob*)) {}
+
+RowTiers::~RowTiers() {
+  if (slots_ != nullptr) slots_->Abandon();
+}
+
+Status RowTiers::Open() { return RowSlots::Create(options_.directory, stride_, &slots_); }
+
+uint64_t RowTiers::ShareOf(const Tiers& tiers, size_t stride) {
+  return std::clamp(tiers.fast_bytes / (stride + kRowOverhead) / kShards, kMinShare, kMaxShare);
+}
+
+Status RowTiers::Cover(uint32_t row) {
+  std::lock_guard lock(covering_);
+  const uint64_t rows = StepAfter(row);
+  if (rows <= covered_.load()) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(marks_.Reserve(rows));
+  TFRA_RETURN_IF_ERROR(heat_.Reserve(rows));
+  covered_.store(rows, std::memory_order_release);
+  return Status::Ok();
+}
+
+Status RowTiers::CoverSlot(uint32_t slot) {
+  if (!string_keys_ || slot < covered_slots_.load(std::memory_order_acquire)) return Status::Ok();
+  std::lock_guard lock(covering_);
+  const uint64_t slots = StepAfter(slot);
+  if (slots <= covered_slots_.load()) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(keys_.Reserve(slots));
+  covered_slots_.store(slots, std::memory_order_release);
+  return Status::Ok();
+}
+
+uint64_t RowTiers::slow_rows() const {
+  uint64_t rows = 0;
+  for (const ShardTier& shard : shards_) rows += shard.slow.load(std::memory_order_relaxed);
+  return rows;
+}
+
+}  // namespace tfra

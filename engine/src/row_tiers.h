@@ -1,0 +1,112 @@
+// Where the rows of a tiered table are: in memory, or in slots of a file.
+//
+// A row number of the index with kSlowRow set is a slot of the file; others are rows of the arena.
+// Rows that are needed move to memory; others move to the file to make room for them, those first
+// that were used least lately (table_tiers.cc). A row in memory that was only read since it came
+// keeps its slot, so that moving it back writes nothing.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "blob.h"
+#include "row_arena.h"
+#include "row_slots.h"
+#include "shard.h"
+#include "tfra/options.h"
+
+namespace tfra {
+
+// Says that a row number is a slot of the file.
+inline constexpr uint32_t kSlowRow = uint32_t{1} << 31;
+
+class RowTiers {
+ public:
+  // A shard has room for so many rows in memory, however small fast_bytes is.
+  static constexpr uint64_t kMinShare = 4;
+  // Rows in memory of one shard, at most: their numbers have 30 bits.
+  static constexpr uint64_t kMaxShare = (uint64_t{1} << 30) / kShards;
+
+  RowTiers(const Tiers& tiers, size_t stride, bool string_keys);
+  ~RowTiers();
+
+  // Makes the file. Once, before anything else.
+  Status Open();
+
+  RowSlots& slots() const { return *slots_; }
+  // Rows of one shard that fit into memory.
+  uint64_t share() const { return share_; }
+  static uint64_t ShareOf(const Tiers& tiers, size_t stride);
+
+  // What is kept of a row in memory besides the row.
+  static constexpr size_t kRowOverhead = sizeof(uint32_t) + sizeof(uint8_t);
+
+  // Makes the marks of a row that was taken and is to be written: its content is nowhere else.
+  Status Start(uint32_t row) {
+    if (row >= covered_.load(std::memory_order_acquire)) TFRA_RETURN_IF_ERROR(Cover(row));
+    Mark(row) = kNoSlot | kDirty;
+    SetHeat(row, 1);
+    return Status::Ok();
+  }
+
+  // How much a row was used lately. Any thread.
+  static constexpr uint8_t kMaxHeat = 3;
+  [[gnu::always_inline]] void Warm(uint32_t row) {
+    const uint8_t heat = Heat(row);
+    if (heat < kMaxHeat) SetHeat(row, static_cast<uint8_t>(heat + 1));
+  }
+  uint8_t Heat(uint32_t row) const {
+    return __atomic_load_n(reinterpret_cast<const uint8_t*>(heat_.At(row)), __ATOMIC_RELAXED);
+  }
+  void SetHeat(uint32_t row, uint8_t heat) {
+    __atomic_store_n(reinterpret_cast<uint8_t*>(heat_.At(row)), heat, __ATOMIC_RELAXED);
+  }
+
+  // The marks of a row: the slot whose content it came with, or kNoSlot; whether it has changed
+  // since; and whether its content is on the way to the file. REQUIRES: the mutex of its shard.
+  static constexpr uint32_t kNoSlot = kMaxSlots;
+  static constexpr uint32_t kWriting = uint32_t{1} << 30;
+  static constexpr uint32_t kDirty = uint32_t{1} << 31;
+  uint32_t& Mark(uint32_t row) { return *reinterpret_cast<uint32_t*>(marks_.At(row)); }
+  static bool IsClean(uint32_t mark) { return mark < kNoSlot; }
+  // The slot that a row has for itself when it leaves: the one it came from, or kNoSlot.
+  static uint32_t OwnSlot(uint32_t mark) { return mark & kWriting ? kNoSlot : mark & kNoSlot; }
+
+  // A string key by the slot of its row: keys are compared without reading the file. Written with
+  // the mutex of the row's shard, before the index names the slot; read by any thread.
+  Blob* Key(uint32_t slot) const { return LoadBlob(keys_.At(slot)); }
+  Status CoverSlot(uint32_t slot);  // Before SetKey.
+  void SetKey(uint32_t slot, Blob* key) {
+    if (string_keys_) StoreBlob(keys_.At(slot), key);
+  }
+
+  struct ShardTier {
+    std::mutex demoting;            // Held by the thread that moves rows to the file.
+    std::atomic<uint64_t> slow{0};  // Rows in the file. Changed with the shard's mutex.
+    uint64_t hand = 0;              // The bucket where the search for rows that leave goes on.
+  };
+  ShardTier& shard(uint32_t number) { return shards_[number]; }
+  const ShardTier& shard(uint32_t number) const { return shards_[number]; }
+
+  uint64_t slow_rows() const;
+  // Memory of the keys that are found by slot.
+  uint64_t key_bytes() const { return covered_slots_.load() * sizeof(Blob*); }
+
+ private:
+  Status Cover(uint32_t row);
+
+  const Tiers options_;
+  const size_t stride_;
+  const bool string_keys_;
+  const uint64_t share_;
+  RowSlots* slots_ = nullptr;
+  // By row number, and by slot. Nothing is handed out: only their memory is used.
+  RowArena marks_, heat_, keys_;
+  std::mutex covering_;
+  std::atomic<uint64_t> covered_{0}, covered_slots_{0};
+  std::array<ShardTier, kShards> shards_;
+};
+
+}  // namespace tfra

@@ -1,0 +1,60 @@
+// What writing calls do first in tiered tables: the rows of the batch come to memory.
+#include "table_find.h"
+
+namespace tfra {
+
+template <typename Keys>
+Status TableOf<Keys>::FetchRows(const Words& words, const KeyParts& parts) const {
+  std::vector<Tally> tallies(parts.parts());
+  SharedStatus status;
+  ParallelFor(parts.parts(), parts.parts(),
+              [&](size_t part) { status.Set(FetchPart(words, parts, part, &tallies[part])); });
+  for (Tally& tally : tallies) Count(std::move(tally));
+  return status.Get();
+}
+
+template <typename Keys>
+Status TableOf<Keys>::FetchPart(const Words& words, const KeyParts& parts, size_t part,
+                                Tally* tally) const {
+  EpochGuard guard;
+  std::vector<SlowRow> slow;
+  std::array<uint64_t, kShards> needed{};  // Rows in memory.
+  size_t keys = 0;
+  const auto need = [&](size_t i) { ++needed[ShardOf(Keys::Hash(words[i]))]; };
+  const auto late = [&](size_t i) {
+    uint32_t slot = kInMemory;
+    const bool found = ReadRow(words[i], words.bytes(i), &slot, [](const std::byte*) {});
+    if (found && slot == kInMemory) return;
+    need(i);
+    if (found) slow.push_back({static_cast<uint32_t>(i), slot});
+  };
+  const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
+    if (probe.row == nullptr) {
+      need(i);
+    } else if (!IsHit(probe, words.bytes(i)) || !StillValid(probe.bucket, probe.state)) {
+      late(i);
+    }
+    return true;
+  };
+  parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
+    keys += count;
+    Probes<false>(
+        words.data(), count, 0, [=](size_t k) TFRA_INLINE { return order[k]; }, [](size_t) {},
+        visit, late);
+  });
+  uint64_t all_needed = 0;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    all_needed += needed[s];
+    if (needed[s] > 0) TFRA_RETURN_IF_ERROR(MakeFastRoom(s, needed[s], true));
+  }
+  tally->slow_hits = slow.size();
+  tally->fast_hits = keys - all_needed;
+  return ReadSlow(&words, &slow, Promotion::kAlways, nullptr);
+}
+
+#define TFRA_INSTANTIATE(Keys) \
+  template Status TableOf<Keys>::FetchRows(const Words&, const KeyParts&) const;
+TFRA_INSTANTIATE(IntKeys)
+TFRA_INSTANTIATE(StringKeys)
+
+}  // namespace tfra

@@ -1,0 +1,277 @@
+// Moving the rows of tiered tables between memory and the file.
+//
+// No thread waits for the file with a shard's mutex, but for the rare case in RowToWrite. A row
+// moves to memory in three steps: it is read; the shard is locked; if the index still names the
+// slot, the row is copied and named instead. A row moves to the file the same way: it is copied
+// with the shard locked, written without, and named if its mark says that it has not changed since.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "batch.h"
+#include "key_parts.h"
+#include "keys.h"
+#include "table_base.h"
+
+namespace tfra {
+namespace {
+
+// Rows that leave memory at once, if the share of a shard is large enough: one write then serves
+// many of them.
+constexpr uint64_t kDemoteRows = 256;
+// Buckets that are looked at with the mutex held.
+constexpr uint64_t kBucketsPerLock = 16384;
+
+// Memory for rows on the way. Kept by each thread, since fresh memory costs more than the copying.
+Staging& ThisStaging() {
+  thread_local Staging staging;
+  return staging;
+}
+
+}  // namespace
+
+void TableBase::MoveEntry(Shard::Entry entry, uint32_t number) const {
+  const uint32_t state = entry.bucket->BeginWrite();
+  entry.bucket->rows[entry.index].store(number, std::memory_order_relaxed);
+  entry.bucket->EndWrite(state);
+}
+
+Status TableBase::ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promotion promotion,
+                           const UseRow& use) const {
+  std::sort(rows->begin(), rows->end(),
+            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  Staging& staging = ThisStaging();
+  const size_t most = tiers_->slots().batch_rows();
+  std::vector<SlowRow> batch;
+  for (size_t begin = 0; begin < rows->size(); begin += most) {
+    const auto first = rows->begin() + static_cast<std::ptrdiff_t>(begin);
+    batch.assign(first, first + static_cast<std::ptrdiff_t>(std::min(most, rows->size() - begin)));
+    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&batch, &staging));
+    if (use != nullptr) {
+      for (const SlowRow& row : batch) use(row);
+    }
+    if (promotion != Promotion::kNone) Promote(*words, batch, promotion);
+  }
+  return Status::Ok();
+}
+
+void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
+                        Promotion promotion) const {
+  std::array<std::vector<const SlowRow*>, kShards> by_shard;
+  for (const SlowRow& row : rows) by_shard[ShardOf(HashOf(words[row.number]))].push_back(&row);
+  for (uint32_t s = 0; s < kShards; ++s) {
+    const std::vector<const SlowRow*>& list = by_shard[s];
+    if (list.empty()) continue;
+    Shard& shard = shards_[s];
+    RowTiers::ShardTier& tier = tiers_->shard(s);
+    // Where no room can be made, rows stay in the file: they have been read.
+    if (promotion == Promotion::kIfRoom && !MakeFastRoom(s, list.size(), false).ok()) continue;
+    std::lock_guard lock(shard.mutex());
+    for (const SlowRow* row : list) {
+      if (promotion == Promotion::kIfRoom && shard.size() - tier.slow.load() >= tiers_->share()) {
+        break;
+      }
+      const uint64_t word = words[row->number];
+      const auto entry = shard.Find(
+          word, HashOf(word), [&](uint32_t number) { return number == (row->slot | kSlowRow); });
+      if (!entry) continue;  // It came, or went, meanwhile.
+      uint32_t number;
+      if (!TakeRow(&shard, &number).ok()) break;
+      EditRow(RowAt(number), layout_.stride,
+              [&](std::byte* to) { std::memcpy(to, row->row, layout_.stride); });
+      tiers_->Mark(number) = row->slot;
+      MoveEntry(entry, number);
+      tier.slow.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const {
+  uint32_t number = entry.row();
+  if (IsSlow(number)) {
+    const uint32_t slot = SlotOf(number);
+    std::vector<SlowRow> rows = {{0, slot}};
+    Staging& staging = ThisStaging();
+    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&rows, &staging));
+    TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
+    EditRow(RowAt(number), layout_.stride,
+            [&](std::byte* to) { std::memcpy(to, rows[0].row, layout_.stride); });
+    tiers_->Mark(number) = slot;
+    MoveEntry(entry, number);
+    tiers_->shard(shard->number()).slow.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (tiers_ != nullptr) tiers_->Mark(number) |= RowTiers::kDirty;
+  *row = RowAt(number);
+  return Status::Ok();
+}
+
+Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait) const {
+  const uint64_t share = tiers_->share();
+  RowTiers::ShardTier& tier = tiers_->shard(s);
+  const auto excess = [&] {
+    const uint64_t size = shards_[s].size(), slow = tier.slow.load(std::memory_order_relaxed);
+    const uint64_t used = size > slow ? size - slow : 0;
+    const uint64_t wanted = used + std::min(rows, share);
+    return wanted > share ? wanted - share : 0;
+  };
+  if (excess() == 0) return Status::Ok();
+  std::unique_lock demoting(tier.demoting, std::defer_lock);
+  if (wait) {
+    demoting.lock();
+  } else if (!demoting.try_lock()) {
+    return Status::Ok();
+  }
+  const uint64_t count = excess();
+  if (count == 0) return Status::Ok();
+  return Demote(s, std::max(count, std::min(kDemoteRows, share / 8)));
+}
+
+uint64_t TableBase::FindVictims(uint32_t s, size_t count, std::vector<Victim>* victims) const {
+  const BucketArray& array = *shards_[s].array();
+  uint64_t& hand = tiers_->shard(s).hand;
+  // Of those that were not used lately the ones with the lower scores leave.
+  const size_t wanted = bounds_ == nullptr ? count : 2 * count;
+  victims->clear();
+  uint64_t looked = 0;
+  for (; looked < kBucketsPerLock && victims->size() < wanted; ++looked) {
+    if (++hand >= array.count) hand = 0;
+    Bucket* bucket = array.buckets + hand;
+    const uint32_t state = bucket->state.load(std::memory_order_relaxed);
+    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
+      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(used))};
+      const uint32_t row = entry.row();
+      if (row & kSlowRow) continue;
+      if (const uint8_t heat = tiers_->Heat(row); heat > 0) {
+        tiers_->SetHeat(row, static_cast<uint8_t>(heat - 1));
+        continue;
+      }
+      const uint64_t score = bounds_ == nullptr ? 0 : *array.ScoreOf(bucket, entry.index);
+      victims->push_back({entry, row, score, entry.word()});
+    }
+  }
+  if (victims->size() > count) {
+    const auto end = victims->begin() + static_cast<std::ptrdiff_t>(count);
+    std::nth_element(victims->begin(), end, victims->end(),
+                     [](const Victim& a, const Victim& b) { return a.score < b.score; });
+    victims->resize(count);
+  }
+  return looked;
+}
+
+Status TableBase::Demote(uint32_t s, uint64_t count) const {
+  Shard& shard = shards_[s];
+  RowTiers::ShardTier& tier = tiers_->shard(s);
+  const size_t batch = std::min<size_t>(tiers_->slots().batch_rows(), kDemoteRows);
+  std::vector<Victim> victims, dirty;
+  Staging rows;
+  std::vector<uint32_t> left;  // Slots whose rows have changed since.
+  // All rows are cold after so many rounds; others may warm them meanwhile.
+  uint64_t looks = (RowTiers::kMaxHeat + 2) * (shard.bucket_count() + 1);
+  Status status;
+  for (uint64_t done = 0; done < count && looks > 0 && status.ok();) {
+    dirty.clear();
+    left.clear();
+    {
+      std::lock_guard lock(shard.mutex());
+      const uint64_t looked = FindVictims(s, std::min<uint64_t>(batch, count - done), &victims);
+      looks -= std::min(looks, looked);
+      GrowBy(&shard.free_rows(), victims.size());
+      left.reserve(victims.size());
+      dirty.reserve(victims.size());
+      rows.resize(victims.size() * layout_.stride);
+      for (const Victim& victim : victims) {
+        uint32_t& mark = tiers_->Mark(victim.row);
+        if (RowTiers::IsClean(mark)) {
+          if (has_string_keys()) tiers_->SetKey(mark, KeyOf(victim.row));
+          MoveEntry(victim.entry, mark | kSlowRow);
+          mark = RowTiers::kNoSlot | RowTiers::kDirty;
+          shard.GiveRow(victim.row);
+          tier.slow.fetch_add(1, std::memory_order_relaxed);
+          continue;
+        }
+        if (const uint32_t slot = RowTiers::OwnSlot(mark); slot != RowTiers::kNoSlot) {
+          left.push_back(slot);
+        }
+        mark = RowTiers::kNoSlot | RowTiers::kWriting;
+        LoadRow(rows.data() + dirty.size() * layout_.stride, RowAt(victim.row), layout_.stride);
+        dirty.push_back(victim);
+      }
+    }
+    done += victims.size();
+    if (!left.empty()) tiers_->slots().RetireSlots(left);
+    if (!dirty.empty()) status = WriteVictims(s, dirty, rows.data());
+  }
+  return status;
+}
+
+Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
+                               const std::byte* rows) const {
+  Shard& shard = shards_[s];
+  RowSlots& slots = tiers_->slots();
+  Status status;
+  for (size_t begin = 0; begin < victims.size();) {
+    RowSlots::Claim claim;
+    size_t count = victims.size() - begin;
+    if (status.ok()) {
+      status = slots.TakeSlots(static_cast<uint32_t>(count), &claim);
+      if (status.ok()) {
+        count = claim.count;
+        status = tiers_->CoverSlot(claim.slots[count - 1]);
+        if (status.ok()) status = slots.Write(claim, rows + begin * layout_.stride);
+        slots.End(claim);
+      }
+    }
+    std::lock_guard lock(shard.mutex());
+    for (size_t k = 0; k < count; ++k) {
+      const Victim& victim = victims[begin + k];
+      // The key may have left, and others may have the row.
+      const auto entry = shard.Find(victim.word, HashOf(victim.word),
+                                    [&](uint32_t number) { return number == victim.row; });
+      uint32_t& mark = tiers_->Mark(victim.row);
+      if (status.ok() && entry && mark == (RowTiers::kNoSlot | RowTiers::kWriting)) {
+        const uint32_t slot = claim.slots[k];
+        if (has_string_keys()) tiers_->SetKey(slot, KeyOf(victim.row));
+        MoveEntry(entry, slot | kSlowRow);
+        mark = RowTiers::kNoSlot | RowTiers::kDirty;
+        shard.GiveRow(victim.row);
+        tiers_->shard(s).slow.fetch_add(1, std::memory_order_relaxed);
+        continue;
+      }
+      if (entry && (mark & RowTiers::kWriting)) mark = RowTiers::kNoSlot | RowTiers::kDirty;
+      if (k < claim.count) slots.Free(claim.slots[k]);
+    }
+    begin += count;
+  }
+  return status;
+}
+
+Status TableBase::FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const {
+  if (rows->empty()) return Status::Ok();
+  std::sort(rows->begin(), rows->end(),
+            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  const size_t most = tiers_->slots().batch_rows();
+  SharedStatus status;
+  ParallelFor((rows->size() + most - 1) / most, static_cast<size_t>(NumThreads()),
+              [&](size_t part) {
+                const auto first = rows->begin() + static_cast<std::ptrdiff_t>(part * most);
+                const size_t count = std::min(most, rows->size() - part * most);
+                std::vector<SlowRow> some(first, first + static_cast<std::ptrdiff_t>(count));
+                status.Set(ReadSlow(nullptr, &some, Promotion::kNone, [&](const SlowRow& slow) {
+                  const size_t i = slow.number;
+                  std::memcpy(batch->values.data() + i * layout_.value_bytes, slow.row,
+                              layout_.value_bytes);
+                  if (layout_.slots_bytes > 0) {
+                    std::memcpy(batch->slots.data() + i * layout_.slots_bytes,
+                                slow.row + layout_.slots_offset, layout_.slots_bytes);
+                  }
+                  if (options_.metadata) {
+                    std::memcpy(&batch->metadata[i], slow.row + layout_.metadata_offset,
+                                sizeof(RowMetadata));
+                  }
+                }));
+              });
+  return status.Get();
+}
+
+}  // namespace tfra
