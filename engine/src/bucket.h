@@ -37,7 +37,10 @@ struct alignas(64) Bucket {
   // 262,144 writes go to this one bucket.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
-  // Entries in use that hold `word`, as a bit mask.
+  // Entries in use, as a bit mask.
+  uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
+
+  // Those of them that hold `word`.
   [[gnu::always_inline]] uint32_t Match(uint64_t word, uint32_t state) const {
     static_assert(kBucketEntries == 5);
     // Written out, because compilers keep a loop over atomics a loop.
@@ -73,5 +76,13 @@ struct alignas(64) Bucket {
 };
 
 static_assert(sizeof(Bucket) == 64);
+
+// Calls body(index) for each entry of a bit mask.
+template <typename Body>
+[[gnu::always_inline]] inline void ForEachEntry(uint32_t entries, Body&& body) {
+  for (; entries != 0; entries &= entries - 1) {
+    body(static_cast<uint32_t>(__builtin_ctz(entries)));
+  }
+}
 
 }  // namespace tfra

@@ -1,9 +1,11 @@
-// Finds the k-th smallest of many numbers that can be gone through several times but not be kept:
-// by counting how many fall into each of some ranges, again and again in the range that has it.
+// Finds which of many numbers are among the k largest, in one pass over all of them. The numbers of
+// a few rows, taken at random, tell a narrow range that the boundary is most likely in. The pass
+// counts what is below that range and gathers what is within. If the boundary is not there after
+// all, the next try takes a wider one.
 #pragma once
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -16,124 +18,116 @@ __extension__ typedef unsigned __int128 Rank;
 
 class RankSearch {
  public:
+  enum Side : uint8_t { kBelow, kWithin, kAbove };
+
+  // `keep`: how many of the largest numbers stay.
+  explicit RankSearch(uint64_t keep) : keep_(keep) {}
+
+  // How many numbers to take at random before a pass. All, if there are no more.
+  static constexpr uint64_t kSample = 16384;
+
+  // Before each pass: `sample` was taken out of `size` numbers.
+  void Aim(std::vector<Rank> sample, uint64_t size) {
+    low_ = 0;
+    high_ = ~Rank{0};
+    const double stays =
+        static_cast<double>(keep_) / static_cast<double>(std::max<uint64_t>(size, 1));
+    const double count = static_cast<double>(sample.size());
+    const double goes = std::max(0.0, 1.0 - stays);
+    // In about one of a million samples the boundary is further away than this.
+    const double margin = std::ldexp(5.0 * std::sqrt(count * goes * (1.0 - goes)) + 8.0, tries_++);
+    if (size > kSample) {
+      PickAt(&sample, count * goes - margin, &low_);
+      PickAt(&sample, count * goes + margin, &high_);
+    }
+    below_ = seen_ = 0;
+    within_.clear();
+  }
+
+  Side SideOf(Rank rank) const {
+    if (rank < low_) return kBelow;
+    return rank <= high_ ? kWithin : kAbove;
+  }
+
+  // For a rank of which only the upper half is known; kWithin if that does not decide.
+  [[gnu::always_inline]] Side SideOfUpper(uint64_t upper) const {
+    if (upper < static_cast<uint64_t>(low_ >> 64)) return kBelow;
+    return upper <= static_cast<uint64_t>(high_ >> 64) ? kWithin : kAbove;
+  }
+
   // The numbers of one part of the data, gone through by one thread.
   class Part {
    public:
-    explicit Part(const RankSearch& search) : search_(search) {
-      if (search.step_ != kCollect) counts_.resize(search.Bins());
-    }
+    explicit Part(const RankSearch& search) : search_(search) {}
 
-    void Add(Rank rank) {
-      if (search_.step_ == kFirst) {
-        low_ = std::min(low_, rank);
-        high_ = std::max(high_, rank);
-        ++counts_[CoarseBin(static_cast<uint64_t>(rank >> 64))];
-      } else if (rank >= search_.low_ && rank <= search_.high_) {
-        if (search_.step_ == kCount) {
-          ++counts_[static_cast<size_t>((rank - search_.low_) >> search_.shift_)];
-        } else {
-          ranks_.push_back(rank);
-        }
+    // Takes lower() only where it matters.
+    template <typename Lower>
+    [[gnu::always_inline]] Side Add(uint64_t upper, Lower&& lower) {
+      Side side = search_.SideOfUpper(upper);
+      if (side == kWithin) {
+        const Rank rank = static_cast<Rank>(upper) << 64 | lower();
+        side = search_.SideOf(rank);
+        if (side == kWithin) within_.push_back(rank);
       }
+      ++counts_[side];
+      return side;
     }
 
    private:
     friend class RankSearch;
     const RankSearch& search_;
-    Rank low_ = ~Rank{0}, high_ = 0;
-    std::vector<uint32_t> counts_;
-    std::vector<Rank> ranks_;
+    uint64_t counts_[3] = {};
+    std::vector<Rank> within_;
   };
 
   // Of each part of the data, in any order and from any thread.
   void Take(const Part& part) {
     std::lock_guard lock(mutex_);
-    seen_low_ = std::min(seen_low_, part.low_);
-    seen_high_ = std::max(seen_high_, part.high_);
-    counts_.resize(part.counts_.size());
-    for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += part.counts_[i];
-    ranks_.insert(ranks_.end(), part.ranks_.begin(), part.ranks_.end());
+    below_ += part.counts_[kBelow];
+    for (const uint64_t count : part.counts_) seen_ += count;
+    within_.insert(within_.end(), part.within_.begin(), part.within_.end());
   }
 
-  // After all parts were taken: whether the data must be gone through once more. `keep`: how many
-  // of the largest numbers stay.
-  bool Next(uint64_t keep) {
-    if (step_ == kFirst) {
-      uint64_t size = 0;
-      for (const uint64_t count : counts_) size += count;
-      if (size <= keep) return false;  // All stay: low_ is 0.
-      below_ = size - keep;
-      const size_t bin = TakeBin();
-      low_ = std::max(seen_low_, CoarseStart(bin));
-      high_ = std::min(seen_high_, CoarseStart(bin + 1) - 1);
-    } else if (step_ == kCount) {
-      low_ += static_cast<Rank>(TakeBin()) << shift_;
-      high_ = low_ + std::min(high_ - low_, (Rank{1} << shift_) - 1);
-    } else {
-      if (ranks_.empty()) return false;
-      const auto place = static_cast<ptrdiff_t>(std::min<uint64_t>(below_, ranks_.size() - 1));
-      std::nth_element(ranks_.begin(), ranks_.begin() + place, ranks_.end());
-      low_ = ranks_[static_cast<size_t>(place)];
-      below_ -= static_cast<uint64_t>(
-          std::count_if(ranks_.begin(), ranks_.end(), [&](Rank rank) { return rank < low_; }));
-      return false;
-    }
-    if (low_ >= high_ || below_ == 0) return false;
-    step_ = in_range_ <= kFew ? kCollect : kCount;
-    for (shift_ = 0; ((high_ - low_) >> shift_) >= kMostBins;) ++shift_;
+  // After all parts were taken: whether the boundary was found. If not, aim again.
+  bool Found() {
+    const uint64_t go = seen_ > keep_ ? seen_ - keep_ : 0;
+    boundary_ = low_;
+    ties_ = 0;
+    if (go < below_ || go > below_ + within_.size()) return false;
+    if (within_.empty()) return true;
+    const uint64_t first = std::min<uint64_t>(go - below_, within_.size() - 1);
+    std::nth_element(within_.begin(), within_.begin() + static_cast<ptrdiff_t>(first),
+                     within_.end());
+    boundary_ = within_[first];
+    const auto smaller =
+        std::count_if(within_.begin(), within_.end(), [&](Rank rank) { return rank < boundary_; });
+    ties_ = go - below_ - static_cast<uint64_t>(smaller);
     return true;
   }
 
   // Numbers below this go, and `ties` of those that are equal to it.
-  Rank boundary() const { return low_; }
-  uint64_t ties() const { return below_; }
+  Rank boundary() const { return boundary_; }
+  uint64_t ties() const { return ties_; }
 
  private:
-  static constexpr size_t kMostBins = size_t{1} << 16;
-  static constexpr uint64_t kFew = 65536;
-  enum Step { kFirst, kCount, kCollect };
-
-  // The first time nothing is known of the numbers: ranges that double, each in 512 parts.
-  static constexpr uint32_t kCoarseDigits = 10;
-  static constexpr size_t kCoarseBins = (64 - kCoarseDigits) * 512 + 1024;
-  static size_t CoarseBin(uint64_t number) {
-    const int digits = std::bit_width(number);
-    const uint64_t shift =
-        digits <= int{kCoarseDigits} ? 0 : static_cast<uint64_t>(digits) - kCoarseDigits;
-    return static_cast<size_t>(shift * 512 + (number >> shift));
-  }
-  // The smallest rank of a bin.
-  static Rank CoarseStart(size_t bin) {
-    const size_t shift = bin < 1024 ? 0 : bin / 512 - 1;
-    return static_cast<Rank>(bin - shift * 512) << shift << 64;
+  // The number at a place of the sample in its order. Leaves *rank as it is beyond its ends.
+  static void PickAt(std::vector<Rank>* sample, double place, Rank* rank) {
+    if (place < 0.0 || place >= static_cast<double>(sample->size())) return;
+    const auto at = sample->begin() + static_cast<ptrdiff_t>(place);
+    std::nth_element(sample->begin(), at, sample->end());
+    *rank = *at;
   }
 
-  size_t Bins() const {
-    return step_ == kFirst ? kCoarseBins : static_cast<size_t>((high_ - low_) >> shift_) + 1;
-  }
-
-  // The bin that has the number which is looked for: the smaller ones are counted off.
-  size_t TakeBin() {
-    size_t bin = 0;
-    while (bin + 1 < counts_.size() && below_ >= counts_[bin]) below_ -= counts_[bin++];
-    in_range_ = counts_[bin];
-    counts_.clear();
-    return bin;
-  }
-
-  Step step_ = kFirst;
-  // The number that is looked for is one of those from low_ to high_, `in_range_` of them, `below_`
-  // of which go.
-  Rank low_ = 0, high_ = 0;
-  uint64_t in_range_ = 0;
-  uint64_t below_ = 0;
-  uint32_t shift_ = 0;
+  const uint64_t keep_;
+  int tries_ = 0;
+  Rank low_ = 0, high_ = ~Rank{0};
+  Rank boundary_ = 0;
+  uint64_t ties_ = 0;
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  Rank seen_low_ = ~Rank{0}, seen_high_ = 0;
-  std::vector<uint64_t> counts_;
-  std::vector<Rank> ranks_;
+  uint64_t below_ = 0, seen_ = 0;
+  std::vector<Rank> within_;
 };
 
 }  // namespace tfra

@@ -37,8 +37,7 @@ RowLayout::RowLayout(const TableOptions& options) : slots(SlotLayout(options.rul
                       : InitialSlots<float>(slots, dim);
   slots_offset = AlignUp(value_bytes, alignment);
   slots_bytes = initial_slots.size();
-  metadata_offset = AlignUp(slots_offset + slots_bytes, 4);
-  size_t end = metadata_offset + (options.metadata ? sizeof(RowMetadata) : 0);
+  size_t end = AlignUp(slots_offset + slots_bytes, 4);
   key_offset = end;
   if (options.key_type == KeyType::kString) {
     alignment = 8;

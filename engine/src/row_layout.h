@@ -1,7 +1,8 @@
-// Where the parts of a row are: [value | optimizer slots | metadata | key].
+// Where the parts of a row are: [value | optimizer slots | key].
 //
-// One place in memory per key, so that an update touches it once. `metadata` and `key` are there
-// only in tables that ask for metadata, or have string keys (a pointer to the key's bytes).
+// One place in memory per key, so that an update touches it once. `key` is there only in tables
+// with string keys (a pointer to the key's bytes). Metadata are in the index (shard.h): what is
+// looked at in all rows at once is found without touching any.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,6 @@ struct RowLayout {
   size_t value_bytes;
   size_t slots_offset;
   size_t slots_bytes;
-  size_t metadata_offset;
   size_t key_offset;
   size_t stride;  // From one row to the next.
   std::vector<SlotSpec> slots;

@@ -12,6 +12,8 @@
 //
 //   Reject(i, word)      is called instead of Fill when a full table does not take key i
 //   next                 chains of equal keys, of which only the first is written
+//   metadata             (n), or null: the metadata of rows, which are renewed otherwise
+//   fresh_writes()       how often a new row has been written to, if not once
 //
 // Each thread has its own copy.
 #pragma once
@@ -42,21 +44,6 @@ struct RowContext {
       std::memcpy(row + layout.slots_offset, layout.initial_slots.data(), layout.slots_bytes);
     }
   }
-
-  void InitMetadata(std::byte* row, uint32_t writes) const {
-    if (!metadata) return;
-    const RowMetadata fresh{now, writes};
-    std::memcpy(row + layout.metadata_offset, &fresh, sizeof(fresh));
-  }
-
-  void Touch(std::byte* row, uint32_t writes) const {
-    if (!metadata) return;
-    RowMetadata meta;
-    std::memcpy(&meta, row + layout.metadata_offset, sizeof(meta));
-    meta.time = now;
-    meta.count = meta.count > UINT32_MAX - writes ? UINT32_MAX : meta.count + writes;
-    std::memcpy(row + layout.metadata_offset, &meta, sizeof(meta));
-  }
 };
 
 // Renews the metadata. Not for string values, unless new keys are dropped.
@@ -65,17 +52,16 @@ struct TouchOp {
 
   RowContext context;
 
-  size_t row_bytes() const { return context.layout.stride; }
+  size_t row_bytes() const { return 0; }
   void Fetch(size_t) const {}
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
 
-  void Update(size_t, std::byte* row) const { context.Touch(row, 1); }
+  void Update(size_t, std::byte*) const {}
 
   void Fill(size_t, uint64_t word, std::byte* row) const {
     context.initializer.Fill(word, row);
     context.InitSlots(row);
-    context.InitMetadata(row, 1);
   }
 };
 
@@ -104,16 +90,10 @@ struct AssignOp {
     if (kBytes == 0 && slots != nullptr) {
       std::memcpy(row + layout.slots_offset, slots + i * layout.slots_bytes, layout.slots_bytes);
     }
-    if (metadata != nullptr && context.metadata) {
-      std::memcpy(row + layout.metadata_offset, metadata + i, sizeof(*metadata));
-    } else {
-      context.Touch(row, 1);
-    }
   }
 
   TFRA_INLINE void Fill(size_t i, uint64_t, std::byte* row) const {
     context.InitSlots(row);
-    context.InitMetadata(row, 0);
     Update(i, row);
   }
 };
@@ -141,11 +121,6 @@ struct AssignStringsOp {
       if (blob != nullptr) stored_bytes += static_cast<int64_t>(blob->allocated_bytes());
       StoreBlob(row + j * sizeof(Blob*), blob);
     }
-    if (metadata != nullptr && context.metadata) {
-      std::memcpy(row + context.layout.metadata_offset, metadata + i, sizeof(*metadata));
-    } else {
-      context.Touch(row, 1);
-    }
   }
 
   void Update(size_t i, std::byte* row) {
@@ -155,10 +130,7 @@ struct AssignStringsOp {
     Write(i, row);
   }
 
-  void Fill(size_t i, uint64_t, std::byte* row) {
-    context.InitMetadata(row, 0);
-    Write(i, row);
-  }
+  void Fill(size_t i, uint64_t, std::byte* row) { Write(i, row); }
 };
 
 struct AccumulateOp {
@@ -178,17 +150,16 @@ struct AccumulateOp {
   }
   bool Updates(size_t i) const { return exists[i]; }
   bool Inserts(size_t i) const { return !exists[i]; }
+  // Rows that are let in are made ready for an update, which counts.
+  uint32_t fresh_writes() const { return context.new_keys == NewKeys::kAdmit ? 0 : 1; }
 
   void Update(size_t i, std::byte* row) const {
     add(row, deltas + i * context.layout.value_bytes, dim);
-    context.Touch(row, 1);
   }
 
   void Fill(size_t i, uint64_t, std::byte* row) const {
     std::memcpy(row, deltas + i * context.layout.value_bytes, context.layout.value_bytes);
     context.InitSlots(row);
-    // Rows that are let in are made ready for an update, which counts.
-    context.InitMetadata(row, context.new_keys == NewKeys::kAdmit ? 0 : 1);
   }
 };
 
@@ -219,13 +190,11 @@ struct AddToRowOp {
     if (slots != nullptr) {
       add_slots(row + layout.slots_offset, slots + i * layout.slots_bytes, slot_elements);
     }
-    context.Touch(row, 1);
   }
 
   void Fill(size_t i, uint64_t word, std::byte* row) const {
     context.initializer.Fill(word, row);
     context.InitSlots(row);
-    context.InitMetadata(row, 0);
     Update(i, row);
   }
 };
@@ -266,13 +235,11 @@ struct GradientOp {
     }
     updater.Apply(row, row + context.layout.slots_offset, gradient,
                   reinterpret_cast<std::byte*>(scratch.data()));
-    context.Touch(row, 1);
   }
 
   void Fill(size_t i, uint64_t word, std::byte* row) {
     context.initializer.Fill(word, row);
     context.InitSlots(row);
-    context.InitMetadata(row, 0);
     Update(i, row);
   }
 };
@@ -311,14 +278,12 @@ struct FindOrInsertOp {
   }
   TFRA_INLINE void Update(size_t i, std::byte* row) const {
     CopyBytes(values + i * defaults.bytes, row, defaults.bytes);
-    context.Touch(row, 1);
     Report(i, true);
   }
   void Fill(size_t i, uint64_t word, std::byte* row) const {
     Reject(i, word);
     std::memcpy(row, values + i * defaults.bytes, defaults.bytes);
     context.InitSlots(row);
-    context.InitMetadata(row, 1);
   }
   void Reject(size_t i, uint64_t word) const {
     defaults.Copy(i, word, values + i * defaults.bytes);
@@ -345,7 +310,6 @@ struct FindOrInsertStringsOp {
 
   void Update(size_t i, std::byte* row) const {
     for (size_t j = 0; j < dim; ++j) found[i * dim + j] = LoadBlob(row + j * sizeof(Blob*));
-    context.Touch(row, 1);
     exists[i] = true;
   }
   void Fill(size_t i, uint64_t, std::byte* row) {
@@ -354,7 +318,6 @@ struct FindOrInsertStringsOp {
       if (blob != nullptr) stored_bytes += static_cast<int64_t>(blob->allocated_bytes());
       StoreBlob(row + j * sizeof(Blob*), blob);
     }
-    context.InitMetadata(row, 1);
   }
 };
 

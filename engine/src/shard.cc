@@ -12,8 +12,8 @@ namespace tfra {
 namespace {
 
 // Of an array: its buckets, the one at the end, and its scores.
-size_t BytesOf(uint64_t buckets, bool with_scores) {
-  return buckets * Shard::BytesPerBucket(with_scores) + sizeof(Bucket);
+size_t BytesOf(uint64_t buckets, EntryColumns columns) {
+  return buckets * Shard::BytesPerBucket(columns) + sizeof(Bucket);
 }
 
 void FreeArray(void* pointer, size_t bytes) {
@@ -61,7 +61,7 @@ uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys, uint64_t most) c
 }
 
 Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row,
-                          uint64_t score) {
+                          const EntryData& data) {
   SearchPath path(array, array.HomeOf(hash));
   do {
     Bucket* bucket = path.bucket();
@@ -70,7 +70,10 @@ Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
       bucket->words[i].store(word, std::memory_order_relaxed);
       bucket->rows[i].store(row, std::memory_order_relaxed);
-      if (with_scores_) __atomic_store_n(array.ScoreOf(bucket, i), score, __ATOMIC_RELAXED);
+      if (columns_.scores) {
+        __atomic_store_n(array.ScoreOf(bucket, i), data.score, __ATOMIC_RELAXED);
+      }
+      if (columns_.metadata) array.SetMetadata(bucket, i, data.metadata);
       bucket->EndWrite(state | (1u << i));
       return {bucket, i};
     }
@@ -81,15 +84,15 @@ Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash
 }
 
 Shard::~Shard() {
-  if (BucketArray* array = array_.load()) FreeArray(array, BytesOf(array->count, with_scores_));
+  if (BucketArray* array = array_.load()) FreeArray(array, BytesOf(array->count, columns_));
 }
 
 Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys,
-                     uint64_t most_keys) {
+                     EntryColumns columns, uint64_t most_keys) {
   number_ = number;
   words_are_hashes_ = words_are_hashes;
   most_keys_ = most_keys;
-  with_scores_ = most_keys > 0;
+  columns_ = columns;
   arena_ = arena;
   shape_ = IndexShape::For(arena->map().stride);
   return Replace(BucketsFor(keys));
@@ -104,7 +107,9 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     const uint32_t state = bucket.BeginWrite();
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (state >> i & 1) drop(bucket.rows[i].load(std::memory_order_relaxed));
-      if (with_scores_) __atomic_store_n(array->ScoreOf(&bucket, i), kNoScore, __ATOMIC_RELAXED);
+      if (columns_.scores) {
+        __atomic_store_n(array->ScoreOf(&bucket, i), kNoScore, __ATOMIC_RELAXED);
+      }
     }
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
@@ -121,7 +126,7 @@ void Shard::Tidy() {
 }
 
 Status Shard::Replace(uint64_t count) {
-  const size_t bytes = BytesOf(count, with_scores_);
+  const size_t bytes = BytesOf(count, columns_);
   std::byte* pages = AllocatePages(bytes);
   if (pages == nullptr) {
     return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
@@ -129,9 +134,9 @@ Status Shard::Replace(uint64_t count) {
                                " keys");
   }
   PopulatePages(pages, bytes);
-  auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages)};
+  auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_};
   fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
-  if (with_scores_) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
+  if (columns_.scores) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
   BucketArray* old = array_.load(std::memory_order_relaxed);
   strays_ = 0;
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
@@ -139,12 +144,13 @@ Status Shard::Replace(uint64_t count) {
     const uint32_t state = bucket.BeginWrite();
     bucket.state.store(state | Bucket::kLocked | Bucket::kMoved, std::memory_order_release);
     for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
-      const int i = __builtin_ctz(used);
+      const uint32_t i = static_cast<uint32_t>(__builtin_ctz(used));
       const uint64_t word = bucket.words[i].load(std::memory_order_relaxed);
       const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
-      const uint64_t score =
-          with_scores_ ? *old->ScoreOf(&bucket, static_cast<uint32_t>(i)) : kNoScore;
-      const Entry entry = Place(*fresh, word, HashOf(word), row, score);
+      EntryData data;
+      if (columns_.scores) data.score = *old->ScoreOf(&bucket, i);
+      if (columns_.metadata) data.metadata = old->MetadataOf(&bucket, i);
+      const Entry entry = Place(*fresh, word, HashOf(word), row, data);
       strays_ += entry.bucket != fresh->Home(HashOf(word));
     }
   }
@@ -152,7 +158,7 @@ Status Shard::Replace(uint64_t count) {
   array_.store(fresh);
   limit_.store(shape_.KeysIn(count), std::memory_order_relaxed);
   bucket_count_.store(count, std::memory_order_relaxed);
-  if (old != nullptr) Retire({{old, BytesOf(old->count, with_scores_), FreeArray}});
+  if (old != nullptr) Retire({{old, BytesOf(old->count, columns_), FreeArray}});
   return Status::Ok();
 }
 
@@ -167,7 +173,7 @@ Status Shard::TakeBlock() {
 void Shard::Erase(Bucket* bucket, uint32_t entries) {
   const BucketArray& array = *array_.load(std::memory_order_relaxed);
   const uint32_t state = bucket->BeginWrite();
-  if (with_scores_) {
+  if (columns_.scores) {
     for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
       SetScore({bucket, static_cast<uint32_t>(__builtin_ctz(rest))}, kNoScore);
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "hash.h"
 #include "row_arena.h"
 #include "tfra/status.h"
+#include "tfra/table.h"
 
 namespace tfra {
 
@@ -34,6 +36,22 @@ inline constexpr uint64_t kNoScore = UINT64_MAX;
 
 inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
 
+// What the entries of an index have besides their keys and rows.
+struct EntryColumns {
+  bool scores = false;
+  bool metadata = false;
+
+  uint64_t bytes_per_bucket() const {
+    return (uint64_t{scores} + uint64_t{metadata}) * kBucketEntries * sizeof(uint64_t);
+  }
+};
+
+// Of one entry, where there are such columns.
+struct EntryData {
+  uint64_t score = kNoScore;
+  RowMetadata metadata{};
+};
+
 // The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
 // them: growing need not double, and a search position has the same meaning in every array. One
 // more bucket, always marked as being written, stands at the end: it lets a search look at the next
@@ -41,6 +59,7 @@ inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (6
 struct BucketArray {
   uint64_t count;
   Bucket* buckets;
+  EntryColumns columns;
 
   [[gnu::always_inline]] uint64_t HomeOf(uint64_t hash) const {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(hash << kShardBits) * count) >>
@@ -51,13 +70,32 @@ struct BucketArray {
   // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
   uint64_t FirstHash(uint64_t bucket) const;
 
-  // The scores of all entries, kBucketEntries for each bucket, kNoScore where there is none. They
-  // are beside each other, so that the lowest of many is found in few cache lines. Written under
-  // the shard's mutex by atomic stores, read without it by atomic loads. REQUIRES: a shard with
-  // scores.
+  // The columns: kBucketEntries numbers for each bucket. Those of a column are beside each other,
+  // so that passes over all of them, or the search for the lowest score, meet few cache lines.
+  // Written under the shard's mutex by atomic stores, read without it by atomic loads.
+
+  // The scores, kNoScore where there is no entry. REQUIRES: columns.scores.
   uint64_t* scores() const { return reinterpret_cast<uint64_t*>(buckets + count + 1); }
   uint64_t* ScoreOf(const Bucket* bucket, uint32_t index) const {
-    return scores() + static_cast<uint64_t>(bucket - buckets) * kBucketEntries + index;
+    return scores() + PlaceOf(bucket, index);
+  }
+
+  // REQUIRES, for these: columns.metadata.
+  uint64_t* metadata() const {
+    return scores() + (columns.scores ? count * kBucketEntries : uint64_t{0});
+  }
+  RowMetadata MetadataOf(const Bucket* bucket, uint32_t index) const {
+    return std::bit_cast<RowMetadata>(
+        __atomic_load_n(metadata() + PlaceOf(bucket, index), __ATOMIC_RELAXED));
+  }
+  void SetMetadata(const Bucket* bucket, uint32_t index, RowMetadata value) const {
+    __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
+                     __ATOMIC_RELAXED);
+  }
+
+ private:
+  uint64_t PlaceOf(const Bucket* bucket, uint32_t index) const {
+    return static_cast<uint64_t>(bucket - buckets) * kBucketEntries + index;
   }
 };
 
@@ -120,9 +158,9 @@ class Shard {
   ~Shard();
 
   // Once, before anything else. `number` is this shard's place in the table. most_keys: of a shard
-  // with scores, how many keys it is expected to have in the end; 0 for one without.
+  // with scores, how many keys it is expected to have in the end.
   Status Create(uint32_t number, bool words_are_hashes, RowArena* arena, uint64_t keys,
-                uint64_t most_keys = 0);
+                EntryColumns columns = {}, uint64_t most_keys = 0);
 
   uint32_t number() const { return number_; }
   const BucketArray* array() const { return array_.load(); }
@@ -132,9 +170,9 @@ class Shard {
   // The number of buckets it would have for `keys` keys.
   uint64_t BucketsFor(uint64_t keys) const { return shape_.BucketsFor(number_, keys, most_keys_); }
   uint64_t bucket_count() const { return bucket_count_.load(std::memory_order_relaxed); }
-  uint64_t index_bytes() const { return bucket_count() * BytesPerBucket(with_scores_); }
-  static uint64_t BytesPerBucket(bool with_scores) {
-    return sizeof(Bucket) + (with_scores ? kBucketEntries * sizeof(uint64_t) : 0);
+  uint64_t index_bytes() const { return bucket_count() * BytesPerBucket(columns_); }
+  static uint64_t BytesPerBucket(EntryColumns columns) {
+    return sizeof(Bucket) + columns.bytes_per_bucket();
   }
   std::mutex& mutex() { return mutex_; }
 
@@ -180,9 +218,9 @@ class Shard {
 
   // Enters a key that is not there; the row must be complete. REQUIRES: room for it; that is a
   // little more than limit() says.
-  Entry Insert(uint64_t word, uint64_t hash, uint32_t row, uint64_t score = kNoScore) {
+  Entry Insert(uint64_t word, uint64_t hash, uint32_t row, const EntryData& data = {}) {
     const BucketArray& array = *array_.load(std::memory_order_relaxed);
-    const Entry entry = Place(array, word, hash, row, score);
+    const Entry entry = Place(array, word, hash, row, data);
     strays_ += entry.bucket != array.Home(hash);
     size_.store(size() + 1, std::memory_order_relaxed);
     return entry;
@@ -214,7 +252,8 @@ class Shard {
   // Gets a block of rows from the arena.
   Status TakeBlock();
   // Enters a key into the first bucket of its path that is not full. Returns where that is.
-  Entry Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row, uint64_t score);
+  Entry Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row,
+              const EntryData& data);
   uint64_t* ScoreOf(Entry entry) const {
     return array_.load(std::memory_order_relaxed)->ScoreOf(entry.bucket, entry.index);
   }
@@ -226,7 +265,7 @@ class Shard {
   uint32_t number_ = 0;
   bool words_are_hashes_ = false;
   uint64_t most_keys_ = 0;
-  bool with_scores_ = false;
+  EntryColumns columns_{};
   RowArena* arena_ = nullptr;
   IndexShape shape_{};
 

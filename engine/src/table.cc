@@ -93,7 +93,7 @@ Status EstimateMemory(const TableOptions& options, int64_t keys, double string_k
       bounded ? KeysPerShard(static_cast<uint64_t>(options.bound.max_capacity)) : 0;
   for (uint32_t s = 0; s < kShards; ++s) {
     estimate->index_bytes +=
-        shape.BucketsFor(s, n / kShards, most) * Shard::BytesPerBucket(bounded);
+        shape.BucketsFor(s, n / kShards, most) * Shard::BytesPerBucket({bounded, options.metadata});
   }
   // Before it is full there is nothing to remember.
   if (bounded && keys == options.bound.max_capacity) {

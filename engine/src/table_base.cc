@@ -50,6 +50,7 @@ Status TableBase::Initialize() {
   const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
   for (uint32_t s = 0; s < kShards; ++s) {
     TFRA_RETURN_IF_ERROR(shards_[s].Create(s, has_string_keys(), &arena_, KeysPerShard(keys),
+                                           {bounds_ != nullptr, options_.metadata},
                                            bounds_ == nullptr ? 0 : bounds_->shard_keys()));
   }
   return Status::Ok();

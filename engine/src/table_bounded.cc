@@ -185,6 +185,9 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
     const uint64_t hash = Keys::Hash(words[i]);
     const BucketArray& array = arrays[ShardOf(hash)];
     PrefetchScores(array, array.HomeOf(hash), 1);
+    if (options_.metadata) {
+      __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
+    }
   };
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     if (probe.row == nullptr) {
@@ -194,17 +197,16 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
     if (!HasKey(probe.row, words.bytes(i))) return false;
     const BucketArray& array = arrays[ShardOf(Keys::Hash(words[i]))];
     const uint32_t mask = probe.bucket->Match(words[i], probe.state);
-    uint64_t* score = array.ScoreOf(probe.bucket, static_cast<uint32_t>(__builtin_ctz(mask)));
-    UpdateEntry(call, i, score, probe.bucket, probe.row, op, tally);
+    const Shard::Entry entry{probe.bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
+    UpdateEntry(call, array, i, entry, probe.row, op, tally);
     return true;
   };
   const auto late = [&](size_t i) {
     const uint64_t hash = Keys::Hash(words[i]);
     if (const auto entry = FindEntry(ShardFor(hash), words, i)) {
-      uint64_t* score = arrays[ShardOf(hash)].ScoreOf(entry.bucket, entry.index);
       std::byte* row;
       const Status fetched = RowToWrite(&ShardFor(hash), entry, &row);
-      if (fetched.ok()) UpdateEntry(call, i, score, entry.bucket, row, op, tally);
+      if (fetched.ok()) UpdateEntry(call, arrays[ShardOf(hash)], i, entry, row, op, tally);
       if (status.ok()) status = fetched;
     } else {
       missing->push_back(static_cast<uint32_t>(i));
@@ -223,29 +225,14 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
 
 template <typename Keys>
 template <typename Op>
-[[gnu::always_inline]] inline bool TableOf<Keys>::UpdateRow(size_t i, Bucket* bucket,
-                                                            std::byte* row, Op* op,
-                                                            Tally* tally) const {
-  if (!op->Updates(i)) {
-    ++tally->ignored;
-    return false;
-  }
-  const uint32_t state = bucket->BeginWrite();
-  EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
-  bucket->EndWrite(state);
-  ++tally->updates;
-  return true;
-}
-
-template <typename Keys>
-template <typename Op>
-[[gnu::always_inline]] inline void TableOf<Keys>::UpdateEntry(const BoundedCall& call, size_t i,
-                                                              uint64_t* score, Bucket* bucket,
-                                                              std::byte* row, Op* op,
-                                                              Tally* tally) const {
-  if (!UpdateRow(i, bucket, row, op, tally)) return;
+[[gnu::always_inline]] inline void TableOf<Keys>::UpdateEntry(const BoundedCall& call,
+                                                              const BucketArray& array, size_t i,
+                                                              Shard::Entry entry, std::byte* row,
+                                                              Op* op, Tally* tally) const {
+  if (!UpdateRow(array, i, entry, row, op, tally)) return;
   Scoring::Occurrences occurrences;
   AddOccurrences(call.scoring, *op, i, &occurrences);
+  uint64_t* score = array.ScoreOf(entry.bucket, entry.index);
   __atomic_store_n(score, call.scoring.Score(*score, occurrences), __ATOMIC_RELAXED);
 }
 
@@ -307,11 +294,10 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   // Another thread may have inserted it since, or an equal key that is not chained to it.
   Shard::Entry entry = FindEntry(shard, words, i);
   if (entry) {
-    uint64_t* score = shard.array()->ScoreOf(entry.bucket, entry.index);
     std::byte* row;
     TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, &row));
     for (; i != kEnd; i = call.Next(i)) {
-      UpdateEntry(call, i, score, entry.bucket, row, op, tally);
+      UpdateEntry(call, *shard.array(), i, entry, row, op, tally);
     }
     return Status::Ok();
   }
@@ -334,7 +320,9 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   const uint64_t score = call.scoring.Score(bounds_->Recall(hash), occurrences);
   TFRA_RETURN_IF_ERROR(InsertScored(i, score, seen, insertion, &entry));
   if (entry) {
-    while ((i = call.Next(i)) != kEnd) UpdateRow(i, entry.bucket, RowAt(entry.row()), op, tally);
+    while ((i = call.Next(i)) != kEnd) {
+      UpdateRow(*shard.array(), i, entry, RowAt(entry.row()), op, tally);
+    }
     return Status::Ok();
   }
   bounds_->Remember(hash, score);
@@ -387,14 +375,14 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   }
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     insertion->op->Fill(i, call.words[i], row);
-    if (seen > 1 && !GivesMetadata(*insertion->op)) insertion->op->context.Touch(row, seen - 1);
     if constexpr (Keys::kStrings) {
       Blob* key = call.new_keys->Take(i);
       insertion->tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
       StoreBlob(row + layout_.key_offset, key);
     }
   });
-  *entry = shard.Insert(call.words[i], hash, number, score);
+  *entry =
+      shard.Insert(call.words[i], hash, number, {score, FreshMetadata(*insertion->op, i, seen)});
   insertion->inserted = score;
   ++insertion->tally->inserts;
   return Status::Ok();
@@ -422,7 +410,7 @@ uint32_t TableOf<Keys>::Evict(const Candidate& candidate, Insertion<Op>* inserti
   PrepareDrop(&shards_[candidate.shard], 1, tally);
   if (insertion->evicted != nullptr) {
     AppendEntry(word, row, insertion->evicted, insertion->slow_evicted);
-    insertion->evicted->scores.push_back(candidate.score);
+    AppendColumns(*shards_[candidate.shard].array(), entry.bucket, entry.index, insertion->evicted);
   }
   shards_[candidate.shard].Erase(entry);
   DropStrings(row, tally);

@@ -165,6 +165,10 @@ class TableOf : public TableBase {
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
+  // Changes the row of key i, and its metadata, as the Op says. Returns whether it does.
+  template <typename Op>
+  bool UpdateRow(const BucketArray& array, size_t i, Shard::Entry entry, std::byte* row, Op* op,
+                 Tally* tally) const;
   // Whether a key that is not there may enter, which counts as seeing it; and how often it was
   // seen, this time included.
   Status Enters(const Words& words, size_t i, const RowContext& context, bool* enters,
@@ -223,12 +227,9 @@ class TableOf : public TableBase {
   // Inserts those of the keys that are not there, each with those chained to it.
   template <typename Op>
   Status InsertKeys(const uint32_t* keys, size_t count, Insertion<Op> insertion);
-  // Changes the row of key i as the Op says. Returns whether it does.
+  // UpdateRow, and renews the score.
   template <typename Op>
-  bool UpdateRow(size_t i, Bucket* bucket, std::byte* row, Op* op, Tally* tally) const;
-  // And renews its score.
-  template <typename Op>
-  void UpdateEntry(const BoundedCall& call, size_t i, uint64_t* score, Bucket* bucket,
+  void UpdateEntry(const BoundedCall& call, const BucketArray& array, size_t i, Shard::Entry entry,
                    std::byte* row, Op* op, Tally* tally) const;
   // Inserts key i and those chained to it, or rejects them.
   template <typename Op>
@@ -258,6 +259,9 @@ class TableOf : public TableBase {
   bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home, uint64_t from,
                     ExportBatch* batch, std::vector<SlowRow>* slow) const;
   void AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const;
+  // What the index has of an entry besides.
+  void AppendColumns(const BucketArray& array, const Bucket* bucket, uint32_t index,
+                     ExportBatch* batch) const;
   // The row of an entry. REQUIRES: the shard's mutex, and that an EpochGuard stays until the rows
   // on the list are filled in.
   void AppendEntry(uint64_t word, uint32_t number, ExportBatch* batch,
@@ -279,9 +283,19 @@ class TableOf : public TableBase {
   template <typename Goes>
   Status RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter, uint64_t* total,
                     Goes&& goes);
+  // The rest touches no rows.
+
+  // REQUIRES: the mutex of the entry's shard.
+  RowMetadata MetadataOf(Shard::Entry entry) const {
+    return ArrayFor(entry.word())->MetadataOf(entry.bucket, entry.index);
+  }
   // Calls visit(shard number, entry, metadata) for every row, a shard at a time, with its mutex.
   template <typename Visit>
-  Status VisitMetadata(Visit&& visit);
+  void VisitMetadata(Visit&& visit);
+  // Removes the rows for which goes(metadata) is true, counts them by `counter`, and returns how
+  // many.
+  template <typename Goes>
+  uint64_t RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes);
 };
 
 }  // namespace tfra

@@ -167,26 +167,18 @@ Status TableOf<Keys>::LookupMetadata(const KeyBatch& keys, RowMetadata* metadata
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   TFRA_RETURN_IF_ERROR(CheckMetadata("looking up metadata"));
   const Words words(keys);
-  SharedStatus status;
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     EpochGuard guard;
-    std::vector<SlowRow> slow;
     for (size_t i = begin; i < end; ++i) {
-      uint32_t slot = kInMemory;
-      const bool found = ReadRow(words[i], words.bytes(i), &slot, [&](const std::byte* row) {
-        LoadRow(reinterpret_cast<std::byte*>(metadata + i), row + layout_.metadata_offset,
-                sizeof(RowMetadata));
-      });
+      const bool found = ReadEntry(words[i], words.bytes(i),
+                                   [&](const BucketArray& array, Shard::Entry entry, uint32_t) {
+                                     metadata[i] = array.MetadataOf(entry.bucket, entry.index);
+                                   });
       if (!found) metadata[i] = RowMetadata{};
-      if (found && slot != kInMemory) slow.push_back({static_cast<uint32_t>(i), slot});
       if (exists != nullptr) exists[i] = found;
     }
-    if (slow.empty()) return;
-    status.Set(ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
-      std::memcpy(metadata + row.number, row.row + layout_.metadata_offset, sizeof(RowMetadata));
-    }));
   });
-  return status.Get();
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 

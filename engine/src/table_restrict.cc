@@ -9,50 +9,125 @@
 namespace tfra {
 namespace {
 
-// Equal ones are told apart by the hash of the key: not by chance, and not by their order.
-Rank RankOf(const RowMetadata& metadata, Ranking ranking, uint64_t hash) {
+// The upper half of a rank. The lower one is the hash of the key, which tells equal ones apart: not
+// by chance, and not by their order.
+uint64_t UpperRank(const RowMetadata& metadata, Ranking ranking) {
   const uint64_t time = metadata.time, count = metadata.count;
-  const uint64_t rank = ranking == Ranking::kNewest ? time << 32 | count : count << 32 | time;
-  return static_cast<Rank>(rank) << 64 | hash;
+  return ranking == Ranking::kNewest ? time << 32 | count : count << 32 | time;
 }
+
+// What a pass has seen of a shard. Of a bucket it is good for as long as its state is the same.
+struct ShardNotes {
+  struct BucketNote {
+    uint32_t state = 0;
+    uint8_t go = 0;  // Which entries have too low a rank.
+  };
+  struct EntryNote {
+    uint64_t bucket;
+    uint32_t index;
+    Rank rank;
+  };
+  const BucketArray* array = nullptr;
+  std::vector<BucketNote> buckets;
+  std::vector<EntryNote> undecided;  // Those for which the pass could not tell.
+};
 
 }  // namespace
 
 template <typename Keys>
 Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
-  const auto rank_of = [&](Shard::Entry entry, const std::byte* row) {
-    RowMetadata metadata;
-    std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-    return RankOf(metadata, ranking, Keys::Hash(entry.word()));
+  const auto rank_of = [&](const BucketArray& array, const Bucket& bucket, uint32_t i) {
+    const uint64_t hash = Keys::Hash(bucket.words[i].load(std::memory_order_relaxed));
+    return static_cast<Rank>(UpperRank(array.MetadataOf(&bucket, i), ranking)) << 64 | hash;
   };
-  RankSearch search;
-  SharedStatus status;
-  do {
+  EpochGuard guard;  // An array that is seen twice has been there all the time.
+  RankSearch search(keep);
+  std::array<ShardNotes, kShards> notes;
+  for (uint64_t tries = 0; tries == 0 || !search.Found(); ++tries) {
+    // Neighbours in the index have nothing else in common: every so many buckets are a fair sample.
+    const uint64_t every = size() / RankSearch::kSample;
+    std::vector<Rank> sample;
+    for (uint32_t s = 0; every > 0 && s < kShards; ++s) {
+      std::lock_guard lock(shards_[s].mutex());
+      const BucketArray& array = *shards_[s].array();
+      for (uint64_t b = tries % every; b < array.count; b += every) {
+        ForEachEntry(array.buckets[b].used(),
+                     [&](uint32_t i) { sample.push_back(rank_of(array, array.buckets[b], i)); });
+      }
+    }
+    search.Aim(std::move(sample), size());
     ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
       RankSearch::Part part(search);
-      status.Set(VisitShard(
-          &shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
-          [&](Shard::Entry entry, const std::byte* row) { part.Add(rank_of(entry, row)); }));
+      {
+        std::lock_guard lock(shards_[s].mutex());
+        const BucketArray& array = *shards_[s].array();
+        ShardNotes seen{&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
+        for (uint64_t b = 0; b < array.count; ++b) {
+          const Bucket& bucket = array.buckets[b];
+          ShardNotes::BucketNote note{bucket.state.load(std::memory_order_relaxed), 0};
+          ForEachEntry(bucket.used(), [&](uint32_t i) TFRA_INLINE {
+            const RankSearch::Side side = part.Add(
+                UpperRank(array.MetadataOf(&bucket, i), ranking),
+                [&] { return Keys::Hash(bucket.words[i].load(std::memory_order_relaxed)); });
+            note.go |= static_cast<uint8_t>((side == RankSearch::kBelow) << i);
+            if (side == RankSearch::kWithin) {
+              seen.undecided.push_back({b, i, rank_of(array, bucket, i)});
+            }
+          });
+          seen.buckets[b] = note;
+        }
+        notes[s] = std::move(seen);
+      }
       search.Take(part);
     });
-    TFRA_RETURN_IF_ERROR(status.Get());
-  } while (search.Next(keep));
+  }
 
-  const Rank boundary = search.boundary();
   std::atomic<uint64_t> ties{search.ties()};
-  const auto goes = [&](Shard::Entry entry, const std::byte* row) {
-    const Rank rank = rank_of(entry, row);
-    if (rank != boundary) return rank < boundary;
+  const auto goes = [&](Rank rank) {
+    if (rank != search.boundary()) return rank < search.boundary();
     uint64_t left = ties.load();
     while (left > 0 && !ties.compare_exchange_weak(left, left - 1)) {
     }
     return left > 0;
   };
   Counting([](Tally* tally) { ++tally->restrict_runs; });
-  *evicted = 0;
-  if (boundary == 0 && search.ties() == 0) return Status::Ok();
-  return RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::evictions, evicted, goes);
+  std::atomic<uint64_t> total{0};
+  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+    Counting([&](Tally* tally) {
+      std::lock_guard lock(shards_[s].mutex());
+      const BucketArray& array = *shards_[s].array();
+      ShardNotes& seen = notes[s];
+      const bool same_array = &array == seen.array;
+      if (!same_array) seen = {&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
+      const auto unchanged = [&](uint64_t b) {
+        const uint32_t state = array.buckets[b].state.load(std::memory_order_relaxed);
+        return same_array && state == seen.buckets[b].state;
+      };
+      for (const auto& [b, i, rank] : seen.undecided) {
+        if (unchanged(b)) seen.buckets[b].go |= static_cast<uint8_t>(goes(rank) << i);
+      }
+      // Buckets that other threads changed meanwhile are looked at anew.
+      for (uint64_t b = 0; b < array.count; ++b) {
+        if (unchanged(b)) continue;
+        const Bucket& bucket = array.buckets[b];
+        uint32_t go = 0;
+        ForEachEntry(bucket.used(), [&](uint32_t i) {
+          go |= static_cast<uint32_t>(goes(rank_of(array, bucket, i))) << i;
+        });
+        seen.buckets[b].go = static_cast<uint8_t>(go);
+      }
+      for (uint64_t b = 0; b < array.count; ++b) {
+        const uint32_t go = seen.buckets[b].go;
+        if (go == 0) continue;
+        RemoveEntries(&shards_[s], array.buckets + b, go, tally);
+        tally->evictions += static_cast<uint64_t>(std::popcount(go));
+      }
+      total += tally->evictions;
+    });
+  });
+  *evicted = total;
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -65,21 +140,22 @@ Status TableOf<Keys>::Expire(const ExpiryRule& rule, uint64_t* expired) try {
                              NameOf(options_.value_type) + " values");
   }
   *expired = 0;
-  if (!norms && !times) return Status::Ok();
-  const SquaredNorm squared_norm = norms ? SquaredNormFor(options_.value_type) : nullptr;
-  const double bound = rule.norm_below * rule.norm_below;
-  const size_t dim = static_cast<size_t>(options_.dim);
-  const size_t offset = norms ? 0 : layout_.metadata_offset;
-  const auto goes = [&](Shard::Entry, const std::byte* row) {
-    RowMetadata metadata{};
-    if (options_.metadata) {
-      std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-    }
-    if (times && metadata.time < rule.written_before) return true;
-    return norms && metadata.count >= rule.norm_writes && squared_norm(row, dim) < bound;
-  };
-  TFRA_RETURN_IF_ERROR(
-      RemoveRows(offset, layout_.stride - offset, &Tally::expirations, expired, goes));
+  if (times) {
+    *expired = RemoveByMetadata(&Tally::expirations, [&](const RowMetadata& metadata) {
+      return metadata.time < rule.written_before;
+    });
+  }
+  if (norms) {
+    const SquaredNorm squared_norm = SquaredNormFor(options_.value_type);
+    const double bound = rule.norm_below * rule.norm_below;
+    const auto goes = [&](Shard::Entry entry, const std::byte* row) {
+      if (options_.metadata && MetadataOf(entry).count < rule.norm_writes) return false;
+      return squared_norm(row, static_cast<size_t>(options_.dim)) < bound;
+    };
+    uint64_t small = 0;
+    TFRA_RETURN_IF_ERROR(RemoveRows(0, layout_.value_bytes, &Tally::expirations, &small, goes));
+    *expired += small;
+  }
   if (admission_ == nullptr || !times) return Status::Ok();
   for (uint32_t s = 0; s < kShards; ++s) {
     std::lock_guard lock(shards_[s].mutex());
@@ -101,11 +177,10 @@ Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
   ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
     RowHistograms part;
     {
-      status.Set(
-          VisitShard(&shards_[s], 0, layout_.stride, [&](Shard::Entry, const std::byte* row) {
+      status.Set(VisitShard(
+          &shards_[s], 0, layout_.value_bytes, [&](Shard::Entry entry, const std::byte* row) {
             if (options_.metadata) {
-              RowMetadata metadata;
-              std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
+              const RowMetadata metadata = MetadataOf(entry);
               ++part.age[std::bit_width(now > metadata.time ? now - metadata.time : 0u)];
               ++part.writes[std::bit_width(metadata.count)];
             }

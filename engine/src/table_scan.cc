@@ -88,9 +88,7 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
       const uint64_t hash = Keys::Hash(word);
       if (array.HomeOf(hash) != home || hash < from) continue;
       const uint32_t number = bucket->rows[i].load(std::memory_order_relaxed);
-      if (bounds_ != nullptr) {
-        batch->scores.push_back(__atomic_load_n(array.ScoreOf(bucket, i), __ATOMIC_RELAXED));
-      }
+      AppendColumns(array, bucket, i, batch);
       if (IsSlow(number)) {
         // The slot, and the key's bytes, stay as they are while this thread is inside a guard.
         if (has_string_keys() && !valid()) return false;
@@ -134,12 +132,15 @@ void TableOf<Keys>::AppendRow(uint64_t word, const std::byte* row, ExportBatch* 
     append(&batch->values, 0, layout_.value_bytes);
   }
   if (layout_.slots_bytes > 0) append(&batch->slots, layout_.slots_offset, layout_.slots_bytes);
-  if (options_.metadata) {
-    RowMetadata metadata;
-    LoadRow(reinterpret_cast<std::byte*>(&metadata), row + layout_.metadata_offset,
-            sizeof(metadata));
-    batch->metadata.push_back(metadata);
+}
+
+template <typename Keys>
+void TableOf<Keys>::AppendColumns(const BucketArray& array, const Bucket* bucket, uint32_t index,
+                                  ExportBatch* batch) const {
+  if (array.columns.scores) {
+    batch->scores.push_back(__atomic_load_n(array.ScoreOf(bucket, index), __ATOMIC_RELAXED));
   }
+  if (array.columns.metadata) batch->metadata.push_back(array.MetadataOf(bucket, index));
 }
 
 template <typename Keys>
@@ -184,9 +185,9 @@ template <typename Keys>
 Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   std::vector<uint64_t> counts(kShards);
-  TFRA_RETURN_IF_ERROR(VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
+  VisitMetadata([&](size_t s, Shard::Entry, const RowMetadata& metadata) {
     counts[s] += predicate(metadata);
-  }));
+  });
   *count = 0;
   for (uint64_t each : counts) *count += each;
   return Status::Ok();
@@ -196,12 +197,8 @@ TFRA_CATCH_BAD_ALLOC
 template <typename Keys>
 Status TableOf<Keys>::RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
-  return RemoveRows(layout_.metadata_offset, sizeof(RowMetadata), &Tally::removals, removed,
-                    [&](Shard::Entry, const std::byte* row) {
-                      RowMetadata metadata;
-                      std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                      return predicate(metadata);
-                    });
+  *removed = RemoveByMetadata(&Tally::removals, predicate);
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -210,7 +207,7 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   *batch = ExportBatch();
   std::vector<ExportBatch> selected(kShards);
-  const auto select = [&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
+  VisitMetadata([&](size_t s, Shard::Entry entry, const RowMetadata& metadata) {
     if (!predicate(metadata)) return;
     ++selected[s].size;
     if (has_string_keys()) {
@@ -218,8 +215,7 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
     } else {
       selected[s].int_keys.push_back(static_cast<int64_t>(entry.word()));
     }
-  };
-  TFRA_RETURN_IF_ERROR(VisitMetadata(select));
+  });
   for (const ExportBatch& each : selected) {
     batch->size += each.size;
     Append(&batch->int_keys, each.int_keys);
@@ -229,13 +225,15 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
 }
 TFRA_CATCH_BAD_ALLOC
 
-#define TFRA_INSTANTIATE(Keys)                                                  \
-  template void TableOf<Keys>::AppendEntry(uint64_t, uint32_t, ExportBatch*,    \
-                                           std::vector<SlowRow>*) const;        \
-  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);   \
-  template Status TableOf<Keys>::ExportAll(ExportBatch*);                       \
-  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);  \
-  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*); \
+#define TFRA_INSTANTIATE(Keys)                                                            \
+  template void TableOf<Keys>::AppendColumns(const BucketArray&, const Bucket*, uint32_t, \
+                                             ExportBatch*) const;                         \
+  template void TableOf<Keys>::AppendEntry(uint64_t, uint32_t, ExportBatch*,              \
+                                           std::vector<SlowRow>*) const;                  \
+  template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);             \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                 \
+  template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);            \
+  template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);           \
   template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

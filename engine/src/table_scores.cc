@@ -174,7 +174,7 @@ Status TableOf<Keys>::ExportIfScore(const ScorePredicate& predicate, ExportBatch
   TFRA_RETURN_IF_ERROR(VisitScores([&](size_t s, Shard::Entry entry, uint64_t score) {
     if (!predicate(score)) return;
     AppendEntry(entry.word(), entry.row(), &selected[s], &slow[s]);
-    selected[s].scores.push_back(score);
+    AppendColumns(*shards_[s].array(), entry.bucket, entry.index, &selected[s]);
   }));
   for (uint32_t s = 0; s < kShards; ++s) {
     TFRA_RETURN_IF_ERROR(FillRows(&slow[s], &selected[s]));

@@ -265,10 +265,6 @@ Status TableBase::FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const
                     std::memcpy(batch->slots.data() + i * layout_.slots_bytes,
                                 slow.row + layout_.slots_offset, layout_.slots_bytes);
                   }
-                  if (options_.metadata) {
-                    std::memcpy(&batch->metadata[i], slow.row + layout_.metadata_offset,
-                                sizeof(RowMetadata));
-                  }
                 }));
               });
   return status.Get();

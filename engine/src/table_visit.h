@@ -84,21 +84,6 @@ Status TableOf<Keys>::VisitSlow(Shard* shard, const std::vector<uint64_t>& words
 }
 
 template <typename Keys>
-template <typename Visit>
-Status TableOf<Keys>::VisitMetadata(Visit&& visit) {
-  SharedStatus status;
-  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    status.Set(VisitShard(&shards_[s], layout_.metadata_offset, sizeof(RowMetadata),
-                          [&](Shard::Entry entry, const std::byte* row) {
-                            RowMetadata metadata;
-                            std::memcpy(&metadata, row + layout_.metadata_offset, sizeof(metadata));
-                            visit(s, entry, metadata);
-                          }));
-  });
-  return status.Get();
-}
-
-template <typename Keys>
 template <typename Goes>
 Status TableOf<Keys>::RemoveRows(size_t row_offset, size_t row_bytes, uint64_t Tally::* counter,
                                  uint64_t* total, Goes&& goes) {
@@ -117,6 +102,45 @@ Status TableOf<Keys>::RemoveRows(size_t row_offset, size_t row_bytes, uint64_t T
   });
   *total = removed;
   return status.Get();
+}
+
+template <typename Keys>
+template <typename Visit>
+void TableOf<Keys>::VisitMetadata(Visit&& visit) {
+  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+    std::lock_guard lock(shards_[s].mutex());
+    const BucketArray& array = *shards_[s].array();
+    for (uint64_t b = 0; b < array.count; ++b) {
+      Bucket* bucket = array.buckets + b;
+      ForEachEntry(bucket->used(), [&](uint32_t i) {
+        visit(s, Shard::Entry{bucket, i}, array.MetadataOf(bucket, i));
+      });
+    }
+  });
+}
+
+template <typename Keys>
+template <typename Goes>
+uint64_t TableOf<Keys>::RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes) {
+  std::atomic<uint64_t> total{0};
+  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+    Counting([&](Tally* tally) {
+      std::lock_guard lock(shards_[s].mutex());
+      const BucketArray& array = *shards_[s].array();
+      for (uint64_t b = 0; b < array.count; ++b) {
+        Bucket* bucket = array.buckets + b;
+        uint32_t go = 0;
+        ForEachEntry(bucket->used(), [&](uint32_t i) {
+          go |= static_cast<uint32_t>(goes(array.MetadataOf(bucket, i))) << i;
+        });
+        if (go == 0) continue;
+        RemoveEntries(&shards_[s], bucket, go, tally);
+        tally->*counter += static_cast<uint64_t>(__builtin_popcount(go));
+      }
+      total += tally->*counter;
+    });
+  });
+  return total;
 }
 
 }  // namespace tfra

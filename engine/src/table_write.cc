@@ -138,17 +138,6 @@ template <typename Op>
 Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                                 PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
   Status status;
-  const auto update = [this](Op* op, size_t i, Bucket* bucket, std::byte* row,
-                             Tally* tally) TFRA_INLINE {
-    if (!op->Updates(i)) {
-      ++tally->ignored;
-      return;
-    }
-    const uint32_t state = bucket->BeginWrite();
-    EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
-    bucket->EndWrite(state);
-    ++tally->updates;
-  };
   // Keys that were not found are inserted in the end: the loop that finds keys is short, and so has
   // many of them under way.
   uint32_t missing[kKeysPerLock];
@@ -158,11 +147,22 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   // The loop's own, which nothing else refers to, so that they can be kept in registers.
   std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op;
   Tally hot_tally;
+  const bool metadata = hot_op.context.metadata;
+  const auto fetch = [&](size_t i) TFRA_INLINE {
+    hot_op.Fetch(i);
+    if (!metadata) return;
+    const uint64_t hash = Keys::Hash(words[i]);
+    const BucketArray& array = *ShardFor(hash).array();
+    __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
+  };
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     if (probe.row == nullptr) {
       late(i);
     } else if (HasKey(probe.row, words.bytes(i))) {
-      update(&hot_op, i, probe.bucket, probe.row, &hot_tally);
+      // Only metadata have to know which entry it is.
+      const uint32_t mask = metadata ? probe.bucket->Match(words[i], probe.state) : 1;
+      const Shard::Entry entry{probe.bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
+      UpdateRow(*ArrayFor(words[i]), i, entry, probe.row, &hot_op, &hot_tally);
     } else {
       return false;
     }
@@ -170,7 +170,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   };
   Probes<true>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
-      [&](size_t i) TFRA_INLINE { hot_op.Fetch(i); }, visit, late);
+      fetch, visit, late);
   // In the order of the batch, which decides who is let in.
   if (admission_ != nullptr) std::sort(missing, missing + missing_count);
   constexpr size_t kAhead = 8;
@@ -186,7 +186,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     if (const auto entry = FindEntry(shard, words, i)) {
       std::byte* row;
       const Status fetched = RowToWrite(&shard, entry, &row);
-      if (fetched.ok()) update(op, i, entry.bucket, row, tally);
+      if (fetched.ok()) UpdateRow(*shard.array(), i, entry, row, op, tally);
       if (status.ok()) status = fetched;
     } else if (!op->Inserts(i)) {
       ++tally->ignored;
@@ -226,14 +226,13 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
   TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
     op->Fill(i, words[i], row);
-    if (seen > 1 && !GivesMetadata(*op)) op->context.Touch(row, seen - 1);
     if constexpr (Keys::kStrings) {
       Blob* key = new_keys->Take(i);
       tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
       StoreBlob(row + layout_.key_offset, key);
     }
   });
-  shard->Insert(words[i], hash, number);
+  shard->Insert(words[i], hash, number, {kNoScore, FreshMetadata(*op, i, seen)});
   ++tally->inserts;
   return Status::Ok();
 }

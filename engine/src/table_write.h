@@ -36,14 +36,47 @@ inline void AppendBatch(ExportBatch* from, ExportBatch* to) {
   append(&ExportBatch::scores);
 }
 
-// Whether an Op brings the metadata of rows itself.
+// The metadata that an Op brings for key i, or null.
 template <typename Op>
-bool GivesMetadata(const Op& op) {
+const RowMetadata* GivenMetadata(const Op& op, size_t i) {
   if constexpr (requires { op.metadata; }) {
-    return op.metadata != nullptr;
+    return op.metadata == nullptr ? nullptr : op.metadata + i;
   } else {
+    return nullptr;
+  }
+}
+
+// The metadata of a new row. seen: how often the key was, this time included.
+template <typename Op>
+RowMetadata FreshMetadata(const Op& op, size_t i, uint32_t seen) {
+  if (const RowMetadata* given = GivenMetadata(op, i)) return *given;
+  uint32_t writes = 1;
+  if constexpr (requires { op.fresh_writes(); }) writes = op.fresh_writes();
+  return {op.context.now, writes + seen - 1};
+}
+
+template <typename Keys>
+template <typename Op>
+[[gnu::always_inline]] inline bool TableOf<Keys>::UpdateRow(const BucketArray& array, size_t i,
+                                                            Shard::Entry entry, std::byte* row,
+                                                            Op* op, Tally* tally) const {
+  if (!op->Updates(i)) {
+    ++tally->ignored;
     return false;
   }
+  const auto [bucket, index] = entry;
+  const uint32_t state = bucket->BeginWrite();
+  EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
+  if (op->context.metadata) {
+    RowMetadata metadata = array.MetadataOf(bucket, index);
+    metadata.time = op->context.now;
+    metadata.count += metadata.count < UINT32_MAX;
+    const RowMetadata* given = GivenMetadata(*op, i);
+    array.SetMetadata(bucket, index, given == nullptr ? metadata : *given);
+  }
+  bucket->EndWrite(state);
+  ++tally->updates;
+  return true;
 }
 
 template <typename Keys>

@@ -158,12 +158,12 @@ TEST(LowestNearLooksAtTheNextBuckets) {
   RowArena arena(8);
   std::vector<Shard> shards(kShards);
   Shard& shard = shards[0];
-  CHECK_OK(shard.Create(0, true, &arena, 2000, 2000));
+  CHECK_OK(shard.Create(0, true, &arena, 2000, {.scores = true}, 2000));
   std::lock_guard lock(shard.mutex());
   std::mt19937_64 random(1);
   for (int i = 0; i < 1500; ++i) {
     const uint64_t word = random() >> kShardBits;
-    shard.Insert(word, word, static_cast<uint32_t>(i), random() % 1000);
+    shard.Insert(word, word, static_cast<uint32_t>(i), {random() % 1000, {}});
   }
   const BucketArray& array = *shard.array();
   const auto lowest_in = [&](uint64_t first, uint64_t buckets) {

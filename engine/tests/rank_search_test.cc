@@ -9,31 +9,49 @@
 namespace tfra::test {
 namespace {
 
+enum class Sample { kFair, kSmallest, kLargest };
+
+// Numbers that a search may be told before a pass.
+std::vector<Rank> Take(const std::vector<Rank>& ranks, const std::vector<Rank>& sorted,
+                       Sample sample, uint64_t seed) {
+  const size_t count = std::min<size_t>(ranks.size(), RankSearch::kSample);
+  if (sample == Sample::kSmallest) return {sorted.begin(), sorted.begin() + count};
+  if (sample == Sample::kLargest) return {sorted.end() - count, sorted.end()};
+  std::mt19937_64 random(seed);
+  std::vector<Rank> taken;
+  std::sample(ranks.begin(), ranks.end(), std::back_inserter(taken), count, random);
+  return taken;
+}
+
 // Checks for several `keep` that what goes are the smallest numbers, as many as are too many.
-void CheckAgainstSorting(const std::vector<Rank>& ranks) {
-  // A range of 128 bits, of which each pass settles 16; and one pass for the bounds.
-  constexpr int kMostPasses = 1 + 128 / 16;
+void CheckAgainstSorting(const std::vector<Rank>& ranks, Sample sample = Sample::kFair) {
   const uint64_t n = ranks.size();
   std::vector<Rank> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   for (uint64_t keep : {uint64_t{0}, uint64_t{1}, n / 3, n / 2, n - n / 5, n > 0 ? n - 1 : 0, n,
                         n + 1, UINT64_MAX}) {
     for (size_t parts : {1, 7}) {
-      RankSearch search;
-      int passes = 0;
+      RankSearch search(keep);
+      uint64_t passes = 0;
       do {
+        search.Aim(Take(ranks, sorted, sample, passes), n);
         for (size_t p = 0; p < parts; ++p) {
           RankSearch::Part part(search);
-          for (size_t i = p; i < n; i += parts) part.Add(ranks[i]);
+          for (size_t i = p; i < n; i += parts) {
+            const RankSearch::Side side = part.Add(static_cast<uint64_t>(ranks[i] >> 64),
+                                                   [&] { return static_cast<uint64_t>(ranks[i]); });
+            CHECK_EQ(static_cast<int>(side), static_cast<int>(search.SideOf(ranks[i])));
+          }
           search.Take(part);
         }
         ++passes;
-      } while (passes < 1000 && search.Next(keep));
+      } while (!search.Found() && passes < 1000);
       const auto [first, last] = std::equal_range(sorted.begin(), sorted.end(), search.boundary());
       const uint64_t below = static_cast<uint64_t>(first - sorted.begin());
       CHECK_EQ(below + search.ties(), n > keep ? n - keep : 0);
       CHECK(search.ties() <= static_cast<uint64_t>(last - first));
-      CHECK(passes <= kMostPasses);
+      // A wrong sample costs passes, since the range doubles until it is all numbers.
+      CHECK(passes <= (sample == Sample::kFair ? 2 : 17));
     }
   }
 }
@@ -68,7 +86,7 @@ TEST(RankSearchOfRandomNumbers) {
   }
 }
 
-// More equal ones than are looked at one by one.
+// More equal ones than a sample has.
 TEST(RankSearchOfManyEqualNumbers) {
   for (Rank rank : {Rank{0}, Rank{12345} << 64 | 6, kAll}) {
     CheckAgainstSorting(std::vector<Rank>(70000, rank));
@@ -92,6 +110,12 @@ TEST(RankSearchOfManyNumbers) {
   std::vector<Rank> rising;
   for (Rank i = 0; i < 200000; ++i) rising.push_back(i * i << 40);
   CheckAgainstSorting(rising);
+}
+
+TEST(RankSearchMisled) {
+  const std::vector<Rank> ranks = Random(5, 300000, kAll);
+  CheckAgainstSorting(ranks, Sample::kSmallest);
+  CheckAgainstSorting(ranks, Sample::kLargest);
 }
 
 }  // namespace
