@@ -77,6 +77,15 @@ struct alignas(64) Bucket {
 
 static_assert(sizeof(Bucket) == 64);
 
+// How many entries a bit mask has. A table, since without knowing the CPU compilers call a
+// function.
+[[gnu::always_inline]] inline uint32_t CountEntries(uint32_t entries) {
+  static_assert(kBucketEntries == 5);
+  static constexpr uint8_t kCounts[32] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
+                                          1, 2, 2, 3, 2, 3, 3, 4, 2, 3, 3, 4, 3, 4, 4, 5};
+  return kCounts[entries];
+}
+
 // Calls body(index) for each entry of a bit mask.
 template <typename Body>
 [[gnu::always_inline]] inline void ForEachEntry(uint32_t entries, Body&& body) {

@@ -24,7 +24,7 @@ class RankSearch {
   explicit RankSearch(uint64_t keep) : keep_(keep) {}
 
   // How many numbers to take at random before a pass. All, if there are no more.
-  static constexpr uint64_t kSample = 16384;
+  static constexpr uint64_t kSample = 65536;
 
   // Before each pass: `sample` was taken out of `size` numbers.
   void Aim(std::vector<Rank> sample, uint64_t size) {
@@ -49,29 +49,26 @@ class RankSearch {
     return rank <= high_ ? kWithin : kAbove;
   }
 
-  // For a rank of which only the upper half is known; kWithin if that does not decide.
-  [[gnu::always_inline]] Side SideOfUpper(uint64_t upper) const {
-    if (upper < static_cast<uint64_t>(low_ >> 64)) return kBelow;
-    return upper <= static_cast<uint64_t>(high_ >> 64) ? kWithin : kAbove;
-  }
+  // The upper halves of the first and the last rank within. Ranks with smaller upper halves are
+  // below, with larger ones above; others have to be looked at.
+  uint64_t upper_low() const { return static_cast<uint64_t>(low_ >> 64); }
+  uint64_t upper_high() const { return static_cast<uint64_t>(high_ >> 64); }
 
   // The numbers of one part of the data, gone through by one thread.
   class Part {
    public:
     explicit Part(const RankSearch& search) : search_(search) {}
 
-    // Takes lower() only where it matters.
-    template <typename Lower>
-    [[gnu::always_inline]] Side Add(uint64_t upper, Lower&& lower) {
-      Side side = search_.SideOfUpper(upper);
-      if (side == kWithin) {
-        const Rank rank = static_cast<Rank>(upper) << 64 | lower();
-        side = search_.SideOf(rank);
-        if (side == kWithin) within_.push_back(rank);
-      }
-      ++counts_[side];
+    const RankSearch& search() const { return search_; }
+
+    Side Add(Rank rank) {
+      const Side side = search_.SideOf(rank);
+      if (side == kWithin) within_.push_back(rank);
+      Count(side, 1);
       return side;
     }
+    // Some of which it is known.
+    void Count(Side side, uint64_t ranks) { counts_[side] += ranks; }
 
    private:
     friend class RankSearch;

@@ -190,8 +190,7 @@ void Shard::Erase(Bucket* bucket, uint32_t entries) {
       path.bucket()->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
     }
   }
-  const auto count = static_cast<uint64_t>(__builtin_popcount(entries));
-  size_.store(size() - count, std::memory_order_relaxed);
+  size_.store(size() - CountEntries(entries), std::memory_order_relaxed);
 }
 
 }  // namespace tfra

@@ -126,15 +126,19 @@ void TableBase::DropStrings(uint32_t number, Tally* tally) const {
 }
 
 void TableBase::RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const {
-  PrepareDrop(shard, static_cast<size_t>(std::popcount(entries)), tally);
+  PrepareDrop(shard, CountEntries(entries), tally);
   uint64_t size = shard->size();
   shard->Erase(bucket, entries);
-  for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
-    const uint32_t row = bucket->rows[std::countr_zero(rest)].load(std::memory_order_relaxed);
+  ForEachEntry(entries, [&](uint32_t i) {
+    const uint32_t row = bucket->rows[i].load(std::memory_order_relaxed);
     if (bounds_ != nullptr) bounds_->GiveRoom(size--);
-    DropStrings(row, tally);
-    DropRow(shard, row, tally);
-  }
+    if (StringsPerRow() > 0) DropStrings(row, tally);
+    if (tiers_ == nullptr) {
+      shard->GiveRow(row);
+    } else {
+      DropRow(shard, row, tally);
+    }
+  });
 }
 
 Status TableBase::TakeRow(Shard* shard, uint32_t* row) const {
@@ -143,12 +147,6 @@ Status TableBase::TakeRow(Shard* shard, uint32_t* row) const {
   const Status status = tiers_->Start(*row);
   if (!status.ok()) shard->GiveRow(*row);
   return status;
-}
-
-void TableBase::PrepareDrop(Shard* shard, size_t rows, Tally* tally) const {
-  GrowBy(&shard->free_rows(), rows);
-  GrowBy(&tally->garbage, rows * StringsPerRow());
-  if (tiers_ != nullptr) GrowBy(&tally->slots, rows);
 }
 
 void TableBase::DropRow(Shard* shard, uint32_t number, Tally* tally) const {

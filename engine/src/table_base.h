@@ -146,8 +146,12 @@ class TableBase : public Table {
 
   // Takes a row in memory, for a key of the shard. REQUIRES, for these: the shard's mutex.
   Status TakeRow(Shard* shard, uint32_t* row) const;
-  // Makes sure that DropRow needs no memory.
-  void PrepareDrop(Shard* shard, size_t rows, Tally* tally) const;
+  // Makes sure that removing so many rows needs no memory.
+  void PrepareDrop(Shard* shard, size_t rows, Tally* tally) const {
+    GrowBy(&shard->free_rows(), rows);
+    if (StringsPerRow() > 0) GrowBy(&tally->garbage, rows * StringsPerRow());
+    if (tiers_ != nullptr) GrowBy(&tally->slots, rows);
+  }
   // Frees the row of a key that left the index.
   void DropRow(Shard* shard, uint32_t number, Tally* tally) const;
 

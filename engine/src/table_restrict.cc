@@ -2,6 +2,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 
 #include "rank_search.h"
 #include "table_visit.h"
@@ -9,12 +10,21 @@
 namespace tfra {
 namespace {
 
-// The upper half of a rank. The lower one is the hash of the key, which tells equal ones apart: not
-// by chance, and not by their order.
-uint64_t UpperRank(const RowMetadata& metadata, Ranking ranking) {
-  const uint64_t time = metadata.time, count = metadata.count;
-  return ranking == Ranking::kNewest ? time << 32 | count : count << 32 | time;
-}
+// The upper half of a rank: what counts more, then the rest. The lower half is the hash of the key,
+// which tells equal ones apart: not by chance, and not by their order.
+class UpperRank {
+ public:
+  explicit UpperRank(Ranking ranking) : rotation_(ranking == Ranking::kNewest ? 32 : 0) {}
+
+  // Of what a place of the index has as its metadata.
+  [[gnu::always_inline]] uint64_t operator()(const uint64_t* metadata) const {
+    static_assert(std::endian::native == std::endian::little && offsetof(RowMetadata, count) == 4);
+    return std::rotl(__atomic_load_n(metadata, __ATOMIC_RELAXED), rotation_);
+  }
+
+ private:
+  int rotation_;
+};
 
 // What a pass has seen of a shard. Of a bucket it is good for as long as its state is the same.
 struct ShardNotes {
@@ -32,14 +42,50 @@ struct ShardNotes {
   std::vector<EntryNote> undecided;  // Those for which the pass could not tell.
 };
 
+template <typename RankOf>
+ShardNotes NoteRanks(const BucketArray& array, UpperRank upper_rank, RankOf rank_of,
+                     RankSearch::Part* part) {
+  ShardNotes notes{&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
+  const uint64_t low = part->search().upper_low(), width = part->search().upper_high() - low;
+  const uint64_t* metadata = array.metadata();
+  uint64_t all_below = 0, all_above = 0;
+  for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
+    // Without branches, which nobody could predict; so places that are not used count too.
+    uint32_t below = 0, within = 0;
+#pragma GCC unroll 5
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      const uint64_t upper = upper_rank(metadata + i);
+      below |= static_cast<uint32_t>(upper < low) << i;
+      within |= static_cast<uint32_t>(upper - low <= width) << i;
+    }
+    const uint32_t state = array.buckets[b].state.load(std::memory_order_relaxed);
+    const uint32_t used = state & Bucket::kUsed;
+    below &= used;
+    within &= used;
+    all_below += CountEntries(below);
+    all_above += CountEntries(used & ~(below | within));
+    ForEachEntry(within, [&](uint32_t i) TFRA_INLINE {
+      const Rank rank = rank_of(array, b, i);
+      const RankSearch::Side side = part->Add(rank);
+      below |= static_cast<uint32_t>(side == RankSearch::kBelow) << i;
+      if (side == RankSearch::kWithin) notes.undecided.push_back({b, i, rank});
+    });
+    notes.buckets[b] = {state, static_cast<uint8_t>(below)};
+  }
+  part->Count(RankSearch::kBelow, all_below);
+  part->Count(RankSearch::kAbove, all_above);
+  return notes;
+}
+
 }  // namespace
 
 template <typename Keys>
 Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
-  const auto rank_of = [&](const BucketArray& array, const Bucket& bucket, uint32_t i) {
-    const uint64_t hash = Keys::Hash(bucket.words[i].load(std::memory_order_relaxed));
-    return static_cast<Rank>(UpperRank(array.MetadataOf(&bucket, i), ranking)) << 64 | hash;
+  const UpperRank upper_rank(ranking);
+  const auto rank_of = [=](const BucketArray& array, uint64_t b, uint32_t i) {
+    const uint64_t hash = Keys::Hash(array.buckets[b].words[i].load(std::memory_order_relaxed));
+    return static_cast<Rank>(upper_rank(array.metadata() + b * kBucketEntries + i)) << 64 | hash;
   };
   EpochGuard guard;  // An array that is seen twice has been there all the time.
   RankSearch search(keep);
@@ -53,7 +99,7 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       const BucketArray& array = *shards_[s].array();
       for (uint64_t b = tries % every; b < array.count; b += every) {
         ForEachEntry(array.buckets[b].used(),
-                     [&](uint32_t i) { sample.push_back(rank_of(array, array.buckets[b], i)); });
+                     [&](uint32_t i) { sample.push_back(rank_of(array, b, i)); });
       }
     }
     search.Aim(std::move(sample), size());
@@ -61,23 +107,7 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       RankSearch::Part part(search);
       {
         std::lock_guard lock(shards_[s].mutex());
-        const BucketArray& array = *shards_[s].array();
-        ShardNotes seen{&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
-        for (uint64_t b = 0; b < array.count; ++b) {
-          const Bucket& bucket = array.buckets[b];
-          ShardNotes::BucketNote note{bucket.state.load(std::memory_order_relaxed), 0};
-          ForEachEntry(bucket.used(), [&](uint32_t i) TFRA_INLINE {
-            const RankSearch::Side side = part.Add(
-                UpperRank(array.MetadataOf(&bucket, i), ranking),
-                [&] { return Keys::Hash(bucket.words[i].load(std::memory_order_relaxed)); });
-            note.go |= static_cast<uint8_t>((side == RankSearch::kBelow) << i);
-            if (side == RankSearch::kWithin) {
-              seen.undecided.push_back({b, i, rank_of(array, bucket, i)});
-            }
-          });
-          seen.buckets[b] = note;
-        }
-        notes[s] = std::move(seen);
+        notes[s] = NoteRanks(*shards_[s].array(), upper_rank, rank_of, &part);
       }
       search.Take(part);
     });
@@ -107,22 +137,25 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       for (const auto& [b, i, rank] : seen.undecided) {
         if (unchanged(b)) seen.buckets[b].go |= static_cast<uint8_t>(goes(rank) << i);
       }
-      // Buckets that other threads changed meanwhile are looked at anew.
+      size_t leaving = 0;
       for (uint64_t b = 0; b < array.count; ++b) {
-        if (unchanged(b)) continue;
-        const Bucket& bucket = array.buckets[b];
-        uint32_t go = 0;
-        ForEachEntry(bucket.used(), [&](uint32_t i) {
-          go |= static_cast<uint32_t>(goes(rank_of(array, bucket, i))) << i;
-        });
-        seen.buckets[b].go = static_cast<uint8_t>(go);
+        uint32_t go = seen.buckets[b].go;
+        if (!unchanged(b)) {  // By other threads: it is looked at anew.
+          go = 0;
+          ForEachEntry(array.buckets[b].used(), [&](uint32_t i) {
+            go |= static_cast<uint32_t>(goes(rank_of(array, b, i))) << i;
+          });
+          seen.buckets[b].go = static_cast<uint8_t>(go);
+        }
+        leaving += CountEntries(go);
       }
+      PrepareDrop(&shards_[s], leaving, tally);
       for (uint64_t b = 0; b < array.count; ++b) {
-        const uint32_t go = seen.buckets[b].go;
-        if (go == 0) continue;
-        RemoveEntries(&shards_[s], array.buckets + b, go, tally);
-        tally->evictions += static_cast<uint64_t>(std::popcount(go));
+        if (const uint32_t go = seen.buckets[b].go; go != 0) {
+          RemoveEntries(&shards_[s], array.buckets + b, go, tally);
+        }
       }
+      tally->evictions += leaving;
       total += tally->evictions;
     });
   });

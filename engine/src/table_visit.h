@@ -135,7 +135,7 @@ uint64_t TableOf<Keys>::RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes)
         });
         if (go == 0) continue;
         RemoveEntries(&shards_[s], bucket, go, tally);
-        tally->*counter += static_cast<uint64_t>(__builtin_popcount(go));
+        tally->*counter += CountEntries(go);
       }
       total += tally->*counter;
     });

@@ -38,8 +38,14 @@ void CheckAgainstSorting(const std::vector<Rank>& ranks, Sample sample = Sample:
         for (size_t p = 0; p < parts; ++p) {
           RankSearch::Part part(search);
           for (size_t i = p; i < n; i += parts) {
-            const RankSearch::Side side = part.Add(static_cast<uint64_t>(ranks[i] >> 64),
-                                                   [&] { return static_cast<uint64_t>(ranks[i]); });
+            const uint64_t upper = static_cast<uint64_t>(ranks[i] >> 64);
+            RankSearch::Side side =
+                upper < search.upper_low() ? RankSearch::kBelow : RankSearch::kAbove;
+            if (upper < search.upper_low() || upper > search.upper_high()) {
+              part.Count(side, 1);
+            } else {
+              side = part.Add(ranks[i]);
+            }
             CHECK_EQ(static_cast<int>(side), static_cast<int>(search.SideOf(ranks[i])));
           }
           search.Take(part);
