@@ -83,9 +83,10 @@ class RowTiers {
   }
 
   struct ShardTier {
-    std::mutex demoting;            // Held by the thread that moves rows to the file.
-    std::atomic<uint64_t> slow{0};  // Rows in the file. Changed with the shard's mutex.
-    uint64_t hand = 0;              // The bucket where the search for rows that leave goes on.
+    std::mutex demoting;              // Held by the thread that moves rows to the file.
+    std::atomic<uint64_t> slow{0};    // Rows in the file. Changed with the shard's mutex.
+    std::atomic<uint64_t> needed{0};  // Rows that the last batch needed memory for.
+    uint64_t hand = 0;                // The bucket where the search for rows that leave goes on.
   };
   ShardTier& shard(uint32_t number) { return shards_[number]; }
   const ShardTier& shard(uint32_t number) const { return shards_[number]; }

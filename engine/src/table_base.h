@@ -172,7 +172,8 @@ class TableBase : public Table {
                   const UseRow& use) const;
   // Makes room for so many more rows of a shard in memory, or for its share if that is less.
   // Returns at once if another thread does so already and `wait` is false.
-  Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait) const;
+  // demoted: set if rows have left memory for that.
+  Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait, bool* demoted = nullptr) const;
   // The row of an entry, in memory, that the caller is about to change. Reads the file if it must,
   // which is rare: calls that write have fetched their rows before. REQUIRES: the shard's mutex.
   Status RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const;

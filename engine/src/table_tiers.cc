@@ -106,7 +106,7 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) 
   return Status::Ok();
 }
 
-Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait) const {
+Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demoted) const {
   const uint64_t share = tiers_->share();
   RowTiers::ShardTier& tier = tiers_->shard(s);
   const auto excess = [&] {
@@ -124,6 +124,7 @@ Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait) const {
   }
   const uint64_t count = excess();
   if (count == 0) return Status::Ok();
+  if (demoted != nullptr) *demoted = true;
   return Demote(s, std::max(count, std::min(kDemoteRows, share / 8)));
 }
 
@@ -133,8 +134,10 @@ uint64_t TableBase::FindVictims(uint32_t s, size_t count, std::vector<Victim>* v
   // Of those that were not used lately the ones with the lower scores leave.
   const size_t wanted = bounds_ == nullptr ? count : 2 * count;
   victims->clear();
+  // No bucket twice, or rows would be found twice.
+  const uint64_t most = std::min(kBucketsPerLock, array.count);
   uint64_t looked = 0;
-  for (; looked < kBucketsPerLock && victims->size() < wanted; ++looked) {
+  for (; looked < most && victims->size() < wanted; ++looked) {
     if (++hand >= array.count) hand = 0;
     Bucket* bucket = array.buckets + hand;
     const uint32_t state = bucket->state.load(std::memory_order_relaxed);
