@@ -58,20 +58,30 @@ Status TableBase::ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promo
 
 void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
                         Promotion promotion) const {
-  std::array<std::vector<const SlowRow*>, kShards> by_shard;
-  for (const SlowRow& row : rows) by_shard[ShardOf(HashOf(words[row.number]))].push_back(&row);
+  struct Coming {
+    const SlowRow* row;
+    bool seen;
+  };
+  std::array<std::vector<Coming>, kShards> by_shard;
+  for (const SlowRow& row : rows) {
+    // Most rows in the file are needed once in a long while. Reading them moves them only while
+    // there is much room, or when they are needed again: others would have to leave for them.
+    const uint32_t s = ShardOf(HashOf(words[row.number]));
+    const bool seen = tiers_->SeenBefore(row.slot);
+    if (seen || promotion == Promotion::kAlways || FastRows(s) < tiers_->share() / 2) {
+      by_shard[s].push_back({&row, seen});
+    }
+  }
   for (uint32_t s = 0; s < kShards; ++s) {
-    const std::vector<const SlowRow*>& list = by_shard[s];
+    const std::vector<Coming>& list = by_shard[s];
     if (list.empty()) continue;
     Shard& shard = shards_[s];
     RowTiers::ShardTier& tier = tiers_->shard(s);
     // Where no room can be made, rows stay in the file: they have been read.
     if (promotion == Promotion::kIfRoom && !MakeFastRoom(s, list.size(), false).ok()) continue;
     std::lock_guard lock(shard.mutex());
-    for (const SlowRow* row : list) {
-      if (promotion == Promotion::kIfRoom && shard.size() - tier.slow.load() >= tiers_->share()) {
-        break;
-      }
+    for (const auto& [row, seen] : list) {
+      if (promotion == Promotion::kIfRoom && FastRows(s) >= tiers_->share()) break;
       const uint64_t word = words[row->number];
       const auto entry = shard.Find(
           word, HashOf(word), [&](uint32_t number) { return number == (row->slot | kSlowRow); });
@@ -81,6 +91,7 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
       EditRow(RowAt(number), layout_.stride,
               [&](std::byte* to) { std::memcpy(to, row->row, layout_.stride); });
       tiers_->Mark(number) = row->slot;
+      tiers_->SetHeat(number, seen ? 1 : 0);
       MoveEntry(entry, number);
       tier.slow.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -110,9 +121,7 @@ Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demot
   const uint64_t share = tiers_->share();
   RowTiers::ShardTier& tier = tiers_->shard(s);
   const auto excess = [&] {
-    const uint64_t size = shards_[s].size(), slow = tier.slow.load(std::memory_order_relaxed);
-    const uint64_t used = size > slow ? size - slow : 0;
-    const uint64_t wanted = used + std::min(rows, share);
+    const uint64_t wanted = FastRows(s) + std::min(rows, share);
     return wanted > share ? wanted - share : 0;
   };
   if (excess() == 0) return Status::Ok();
