@@ -1,7 +1,8 @@
 // What tiers cost: a table with an eighth of its rows in memory against one with all of them, in
 // one run, on ids that follow a Zipf distribution.
 //
-//   tier_bench [--keys N] [--dim N] [--threads N] [--passes N] [--part N] [--directory PATH]
+//   tier_bench [--keys N] [--dim N] [--threads N] [--passes N] [--part N] [--only 1|2]
+//              [--directory PATH]
 //   tier_bench --large 1 [--keys N] [--dim N] [--fast-bytes N] [--steps N] [--directory PATH]
 //
 // Rates are keys per second of CPU time, which the kernel's work on the file is part of. The tables
@@ -38,6 +39,7 @@ struct Config {
   int threads = 2;
   int passes = 5;
   size_t part = 8;
+  size_t only = 0;  // 1: lookups, 2: updates.
   bool large = false;
   uint64_t fast_bytes = uint64_t{2} << 30;
   size_t steps = 200;
@@ -290,6 +292,8 @@ int main(int argc, char** argv) {
       config.passes = static_cast<int>(number);
     } else if (argument == "--part") {
       config.part = number;
+    } else if (argument == "--only") {
+      config.only = number;
     } else if (argument == "--large") {
       config.large = number != 0;
     } else if (argument == "--fast-bytes") {
@@ -312,8 +316,8 @@ int main(int argc, char** argv) {
     Large(config);
     return 0;
   }
-  Compare(config, false, "lookup, rows without slots", Lookups);
-  Compare(config, true, "Adam", Updates);
-  Compare(config, true, "lookup, rows with slots of Adam", Lookups);
+  if (config.only != 2) Compare(config, false, "lookup, rows without slots", Lookups);
+  if (config.only != 1) Compare(config, true, "Adam", Updates);
+  if (config.only == 0) Compare(config, true, "lookup, rows with slots of Adam", Lookups);
   return 0;
 }

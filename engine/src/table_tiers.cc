@@ -176,7 +176,7 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
   RowTiers::ShardTier& tier = tiers_->shard(s);
   const size_t batch = std::min<size_t>(tiers_->slots().batch_rows(), kDemoteRows);
   std::vector<Victim> victims, dirty;
-  Staging rows;
+  thread_local Staging rows;   // Not ThisStaging(), from which rows may be coming.
   std::vector<uint32_t> left;  // Slots whose rows have changed since.
   // All rows are cold after so many rounds; others may warm them meanwhile.
   uint64_t looks = (RowTiers::kMaxHeat + 2) * (shard.bucket_count() + 1);
@@ -191,7 +191,9 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
       GrowBy(&shard.free_rows(), victims.size());
       left.reserve(victims.size());
       dirty.reserve(victims.size());
-      rows.resize(victims.size() * layout_.stride);
+      if (const size_t bytes = victims.size() * layout_.stride; rows.size() < bytes) {
+        rows.resize(bytes);
+      }
       for (const Victim& victim : victims) {
         uint32_t& mark = tiers_->Mark(victim.row);
         if (RowTiers::IsClean(mark)) {
@@ -235,6 +237,7 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
       }
     }
     std::lock_guard lock(shard.mutex());
+    GrowBy(&shard.free_rows(), count);
     for (size_t k = 0; k < count; ++k) {
       const Victim& victim = victims[begin + k];
       // The key may have left, and others may have the row.
