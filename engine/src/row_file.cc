@@ -30,8 +30,11 @@ Status Failure(const char* what, uint64_t bytes, const std::string& directory, i
 
 int OpenWithoutName(const std::string& directory) {
 #ifdef O_TMPFILE
-  const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0) return file;
+  // Reads are a tenth faster where they need not leave their time.
+  for (const int no_time : {O_NOATIME, 0}) {
+    const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | no_time, 0600);
+    if (file >= 0) return file;
+  }
 #endif
   // Not every file system has files without names: then the name goes at once.
   std::string name = directory + "/tfra-rows-XXXXXX";
@@ -59,6 +62,10 @@ Status RowFile::Open(const std::string& directory) {
     directory_ = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
   file_ = OpenWithoutName(directory_);
+#ifdef POSIX_FADV_RANDOM
+  // What is read next does not follow what was read last. Only a hint.
+  if (file_ >= 0) (void)posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);
+#endif
   if (file_ >= 0) return Status::Ok();
   return Status::IoError("could not make a file for rows in the directory " + directory_ + ": " +
                          std::strerror(errno));

@@ -112,7 +112,7 @@ Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
 
 Status RowSlots::Write(const Claim& claim, const std::byte* rows) {
   const uint32_t* slots = claim.slots;
-  Staging buffer;
+  thread_local Staging buffer;  // Fresh memory would cost more than the copying.
   for (uint32_t begin = 0, end; begin < claim.count; begin = end) {
     bool gaps = false;
     for (end = begin + 1; end < claim.count; ++end) {
@@ -124,7 +124,7 @@ Status RowSlots::Write(const Claim& claim, const std::byte* rows) {
     const std::byte* first = rows + begin * stride_;
     const size_t bytes = (slots[end - 1] - slots[begin] + 1) * stride_;
     if (gaps) {
-      buffer.resize(bytes);
+      if (buffer.size() < bytes) buffer.resize(bytes);
       TFRA_RETURN_IF_ERROR(file_.Read(offset, buffer.data(), bytes));
       for (uint32_t k = begin; k < end; ++k) {
         std::memcpy(buffer.data() + (slots[k] - slots[begin]) * stride_, rows + k * stride_,

@@ -19,7 +19,8 @@ RowTiers::RowTiers(const Tiers& tiers, size_t stride, bool string_keys)
       share_(ShareOf(tiers, stride)),
       marks_(sizeof(uint32_t)),
       heat_(sizeof(uint8_t)),
-      keys_(sizeof(Blob*)) {}
+      keys_(sizeof(Blob*)),
+      seen_(sizeof(uint64_t)) {}
 
 RowTiers::~RowTiers() {
   if (slots_ != nullptr) slots_->Abandon();
@@ -42,13 +43,32 @@ Status RowTiers::Cover(uint32_t row) {
 }
 
 Status RowTiers::CoverSlot(uint32_t slot) {
-  if (!string_keys_ || slot < covered_slots_.load(std::memory_order_acquire)) return Status::Ok();
+  if (slot < covered_slots_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(covering_);
   const uint64_t slots = StepAfter(slot);
   if (slots <= covered_slots_.load()) return Status::Ok();
-  TFRA_RETURN_IF_ERROR(keys_.Reserve(slots));
+  TFRA_RETURN_IF_ERROR(seen_.Reserve(slots / 64));
+  if (string_keys_) TFRA_RETURN_IF_ERROR(keys_.Reserve(slots));
   covered_slots_.store(slots, std::memory_order_release);
   return Status::Ok();
+}
+
+bool RowTiers::SeenBefore(uint32_t slot) {
+  const auto word = [this](uint32_t number) {
+    return reinterpret_cast<uint64_t*>(seen_.At(number / 64));
+  };
+  const uint64_t bit = uint64_t{1} << slot % 64;
+  if (__atomic_load_n(word(slot), __ATOMIC_RELAXED) & bit) return true;
+  __atomic_fetch_or(word(slot), bit, __ATOMIC_RELAXED);
+  // When as many were seen as there are rows in memory, a new time begins.
+  if (seen_count_.fetch_add(1, std::memory_order_relaxed) + 1 == share_ * kShards) {
+    const uint64_t slots = covered_slots_.load(std::memory_order_acquire);
+    for (uint64_t first = 0; first < slots; first += 64) {
+      __atomic_store_n(word(static_cast<uint32_t>(first)), 0, __ATOMIC_RELAXED);
+    }
+    seen_count_.store(0, std::memory_order_relaxed);
+  }
+  return false;
 }
 
 uint64_t RowTiers::slow_rows() const {

@@ -74,25 +74,32 @@ class RowTiers {
   // The slot that a row has for itself when it leaves: the one it came from, or kNoSlot.
   static uint32_t OwnSlot(uint32_t mark) { return mark & kWriting ? kNoSlot : mark & kNoSlot; }
 
+  // Whether the row of a slot was needed before, not too long ago. It then has been now. Any
+  // thread.
+  bool SeenBefore(uint32_t slot);
+
   // A string key by the slot of its row: keys are compared without reading the file. Written with
   // the mutex of the row's shard, before the index names the slot; read by any thread.
   Blob* Key(uint32_t slot) const { return LoadBlob(keys_.At(slot)); }
-  Status CoverSlot(uint32_t slot);  // Before SetKey.
+  Status CoverSlot(uint32_t slot);  // Before the index names it.
   void SetKey(uint32_t slot, Blob* key) {
     if (string_keys_) StoreBlob(keys_.At(slot), key);
   }
 
   struct ShardTier {
-    std::mutex demoting;            // Held by the thread that moves rows to the file.
-    std::atomic<uint64_t> slow{0};  // Rows in the file. Changed with the shard's mutex.
-    uint64_t hand = 0;              // The bucket where the search for rows that leave goes on.
+    std::mutex demoting;              // Held by the thread that moves rows to the file.
+    std::atomic<uint64_t> slow{0};    // Rows in the file. Changed with the shard's mutex.
+    std::atomic<uint64_t> needed{0};  // Rows that the last batch needed memory for.
+    uint64_t hand = 0;                // The bucket where the search for rows that leave goes on.
   };
   ShardTier& shard(uint32_t number) { return shards_[number]; }
   const ShardTier& shard(uint32_t number) const { return shards_[number]; }
 
   uint64_t slow_rows() const;
-  // Memory of the keys that are found by slot.
-  uint64_t key_bytes() const { return covered_slots_.load() * sizeof(Blob*); }
+  // Memory of what is kept of slots.
+  uint64_t slot_bytes() const {
+    return covered_slots_.load() / 8 + (string_keys_ ? covered_slots_.load() * sizeof(Blob*) : 0);
+  }
 
  private:
   Status Cover(uint32_t row);
@@ -103,7 +110,8 @@ class RowTiers {
   const uint64_t share_;
   RowSlots* slots_ = nullptr;
   // By row number, and by slot. Nothing is handed out: only their memory is used.
-  RowArena marks_, heat_, keys_;
+  RowArena marks_, heat_, keys_, seen_;
+  std::atomic<uint64_t> seen_count_{0};
   std::mutex covering_;
   std::atomic<uint64_t> covered_{0}, covered_slots_{0};
   std::array<ShardTier, kShards> shards_;

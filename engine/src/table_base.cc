@@ -351,7 +351,7 @@ TableStats TableBase::stats() const {
     stats.bytes_written = file.bytes_written();
     stats.fast_bytes = stats.row_bytes;
     stats.slow_bytes = file.size();
-    if (has_string_keys()) stats.index_bytes += tiers_->key_bytes();
+    stats.index_bytes += tiers_->slot_bytes();
   }
   return stats;
 }

@@ -177,9 +177,16 @@ class TableBase : public Table {
   // memory. REQUIRES: since the slots were found the thread was inside an EpochGuard.
   Status ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promotion promotion,
                   const UseRow& use) const;
+  // Rows of a shard in memory. Exact with its mutex.
+  uint64_t FastRows(uint32_t shard) const {
+    const uint64_t slow = tiers_->shard(shard).slow.load(std::memory_order_relaxed);
+    const uint64_t size = shards_[shard].size();
+    return size > slow ? size - slow : 0;
+  }
   // Makes room for so many more rows of a shard in memory, or for its share if that is less.
   // Returns at once if another thread does so already and `wait` is false.
-  Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait) const;
+  // demoted: set if rows have left memory for that.
+  Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait, bool* demoted = nullptr) const;
   // The row of an entry, in memory, that the caller is about to change. Reads the file if it must,
   // which is rare: calls that write have fetched their rows before. REQUIRES: the shard's mutex.
   Status RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const;

@@ -366,7 +366,13 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
     if (lowest.shard != ShardOf(hash)) TFRA_RETURN_IF_ERROR(shard.Grow(shard.size() + 1));
     // In a tiered table the row may be in the file.
     if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(TakeRow(&shard, &number));
-    const uint32_t left = Evict(lowest, insertion);
+    uint32_t left;
+    try {
+      left = Evict(lowest, insertion);
+    } catch (const std::bad_alloc&) {
+      if (tiers_ != nullptr) shard.GiveRow(number);
+      throw;
+    }
     if (tiers_ == nullptr) {
       number = left;
     } else {

@@ -18,15 +18,36 @@ Status TableOf<Keys>::FetchPart(const Words& words, const KeyParts& parts, size_
                                 Tally* tally) const {
   EpochGuard guard;
   std::vector<SlowRow> slow;
-  std::array<uint64_t, kShards> needed{};  // Rows in memory.
+  NeededRows needed;
+  size_t keys = SurveyPart(words, parts, part, &slow, &needed);
+  bool demoted = false;
+  uint64_t all_needed = 0;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    if (needed[s] == 0) continue;
+    all_needed += needed[s];
+    tiers_->shard(s).needed.store(needed[s], std::memory_order_relaxed);
+    TFRA_RETURN_IF_ERROR(MakeFastRoom(s, needed[s], true, &demoted));
+  }
+  tally->slow_hits = slow.size();
+  tally->fast_hits = keys - all_needed;
+  // Rows of this very batch may have had to leave.
+  if (demoted) SurveyPart(words, parts, part, &slow, &needed);
+  return ReadSlow(&words, &slow, Promotion::kAlways, nullptr);
+}
+
+template <typename Keys>
+size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size_t part,
+                                 std::vector<SlowRow>* slow, NeededRows* needed) const {
   size_t keys = 0;
-  const auto need = [&](size_t i) { ++needed[ShardOf(Keys::Hash(words[i]))]; };
+  slow->clear();
+  needed->fill(0);
+  const auto need = [&](size_t i) { ++(*needed)[ShardOf(Keys::Hash(words[i]))]; };
   const auto late = [&](size_t i) {
     uint32_t slot = kInMemory;
     const bool found = ReadRow(words[i], words.bytes(i), &slot, [](const std::byte*) {});
     if (found && slot == kInMemory) return;
     need(i);
-    if (found) slow.push_back({static_cast<uint32_t>(i), slot});
+    if (found) slow->push_back({static_cast<uint32_t>(i), slot});
   };
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     if (probe.row == nullptr) {
@@ -42,17 +63,24 @@ Status TableOf<Keys>::FetchPart(const Words& words, const KeyParts& parts, size_
         words.data(), count, 0, [=](size_t k) TFRA_INLINE { return order[k]; }, [](size_t) {},
         visit, late);
   });
-  uint64_t all_needed = 0;
-  for (uint32_t s = 0; s < kShards; ++s) {
-    all_needed += needed[s];
-    if (needed[s] > 0) TFRA_RETURN_IF_ERROR(MakeFastRoom(s, needed[s], true));
-  }
-  tally->slow_hits = slow.size();
-  tally->fast_hits = keys - all_needed;
-  return ReadSlow(&words, &slow, Promotion::kAlways, nullptr);
+  return keys;
 }
 
-#define TFRA_INSTANTIATE(Keys) \
+template <typename Keys>
+void TableOf<Keys>::TrimRows(const KeyParts& parts) const {
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    for (ShardSet rest = parts.shards(part); rest != 0; rest &= rest - 1) {
+      const auto s = static_cast<uint32_t>(__builtin_ctzll(rest));
+      // As much as this batch needed, so that the next one finds it. The batch is stored: if the
+      // file cannot take more, the next call says so.
+      const uint64_t needed = tiers_->shard(s).needed.load(std::memory_order_relaxed);
+      (void)MakeFastRoom(s, std::min(needed, tiers_->share() / 4), false).ok();
+    }
+  });
+}
+
+#define TFRA_INSTANTIATE(Keys)                                  \
+  template void TableOf<Keys>::TrimRows(const KeyParts&) const; \
   template Status TableOf<Keys>::FetchRows(const Words&, const KeyParts&) const;
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

@@ -100,8 +100,12 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
             state[r] |= Bucket::kLocked;
             return;
           }
-          tiers->Warm(number);
-          if constexpr (kForWrite) tiers->Mark(number) |= RowTiers::kDirty;
+          // Calls that write have looked at their rows before.
+          if constexpr (kForWrite) {
+            tiers->Mark(number) |= RowTiers::kDirty;
+          } else {
+            tiers->Warm(number);
+          }
         }
         row[r] = rows.At(number);
         Prefetch<kForWrite>(row[r], row_bytes);

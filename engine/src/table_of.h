@@ -2,6 +2,7 @@
 // table_restrict.cc and, for bounded tables, table_bounded.cc and table_scores.cc.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "batch.h"
@@ -150,6 +151,10 @@ class TableOf : public TableBase {
   template <typename Op>
   Status Write(const Words& words, const KeyParts& parts, const Op& prototype, const Scores& scores,
                const Report& report = {});
+  // What it does in a table without a bound, once room was made.
+  template <typename Op>
+  Status WriteUnbounded(const Words& words, const KeyParts& parts, const Op& prototype,
+                        PendingBlobs* new_keys);
   // All ways of assigning.
   Status AssignRows(const KeyBatch& keys, const void* values, const void* slots,
                     const RowMetadata* metadata, const Scores& scores, bool insert_missing,
@@ -201,6 +206,14 @@ class TableOf : public TableBase {
   // Of a tiered table: moves the rows of a batch to memory, and makes room there for its new keys,
   // before anything changes.
   Status FetchRows(const Words& words, const KeyParts& parts) const;
+  // Rows that a batch needs memory for, by shard.
+  using NeededRows = std::array<uint64_t, kShards>;
+  // Finds the keys of a part whose rows are in the file, and what the part needs. Returns how many
+  // keys it has.
+  size_t SurveyPart(const Words& words, const KeyParts& parts, size_t part,
+                    std::vector<SlowRow>* slow, NeededRows* needed) const;
+  // Makes room again after a batch.
+  void TrimRows(const KeyParts& parts) const;
   Status FetchPart(const Words& words, const KeyParts& parts, size_t part, Tally* tally) const;
 
   // --- table_bounded.cc

@@ -151,7 +151,8 @@ void TableOf<Keys>::AppendEntry(uint64_t word, uint32_t number, ExportBatch* bat
     return;
   }
   slow->push_back({static_cast<uint32_t>(batch->size), SlotOf(number)});
-  std::vector<std::byte> blank(layout_.stride);
+  thread_local std::vector<std::byte> blank;
+  blank.assign(layout_.stride, std::byte{0});
   if (has_string_keys()) StoreBlob(blank.data() + layout_.key_offset, KeyOf(number));
   AppendRow(word, blank.data(), batch);
 }

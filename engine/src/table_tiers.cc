@@ -58,20 +58,30 @@ Status TableBase::ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promo
 
 void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
                         Promotion promotion) const {
-  std::array<std::vector<const SlowRow*>, kShards> by_shard;
-  for (const SlowRow& row : rows) by_shard[ShardOf(HashOf(words[row.number]))].push_back(&row);
+  struct Coming {
+    const SlowRow* row;
+    bool seen;
+  };
+  std::array<std::vector<Coming>, kShards> by_shard;
+  for (const SlowRow& row : rows) {
+    // Most rows in the file are needed once in a long while. Reading them moves them only while
+    // there is much room, or when they are needed again: others would have to leave for them.
+    const uint32_t s = ShardOf(HashOf(words[row.number]));
+    const bool seen = tiers_->SeenBefore(row.slot);
+    if (seen || promotion == Promotion::kAlways || FastRows(s) < tiers_->share() / 2) {
+      by_shard[s].push_back({&row, seen});
+    }
+  }
   for (uint32_t s = 0; s < kShards; ++s) {
-    const std::vector<const SlowRow*>& list = by_shard[s];
+    const std::vector<Coming>& list = by_shard[s];
     if (list.empty()) continue;
     Shard& shard = shards_[s];
     RowTiers::ShardTier& tier = tiers_->shard(s);
     // Where no room can be made, rows stay in the file: they have been read.
     if (promotion == Promotion::kIfRoom && !MakeFastRoom(s, list.size(), false).ok()) continue;
     std::lock_guard lock(shard.mutex());
-    for (const SlowRow* row : list) {
-      if (promotion == Promotion::kIfRoom && shard.size() - tier.slow.load() >= tiers_->share()) {
-        break;
-      }
+    for (const auto& [row, seen] : list) {
+      if (promotion == Promotion::kIfRoom && FastRows(s) >= tiers_->share()) break;
       const uint64_t word = words[row->number];
       const auto entry = shard.Find(
           word, HashOf(word), [&](uint32_t number) { return number == (row->slot | kSlowRow); });
@@ -81,6 +91,7 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
       EditRow(RowAt(number), layout_.stride,
               [&](std::byte* to) { std::memcpy(to, row->row, layout_.stride); });
       tiers_->Mark(number) = row->slot;
+      tiers_->SetHeat(number, seen ? 1 : 0);
       MoveEntry(entry, number);
       tier.slow.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -106,13 +117,11 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) 
   return Status::Ok();
 }
 
-Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait) const {
+Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demoted) const {
   const uint64_t share = tiers_->share();
   RowTiers::ShardTier& tier = tiers_->shard(s);
   const auto excess = [&] {
-    const uint64_t size = shards_[s].size(), slow = tier.slow.load(std::memory_order_relaxed);
-    const uint64_t used = size > slow ? size - slow : 0;
-    const uint64_t wanted = used + std::min(rows, share);
+    const uint64_t wanted = FastRows(s) + std::min(rows, share);
     return wanted > share ? wanted - share : 0;
   };
   if (excess() == 0) return Status::Ok();
@@ -124,6 +133,7 @@ Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait) const {
   }
   const uint64_t count = excess();
   if (count == 0) return Status::Ok();
+  if (demoted != nullptr) *demoted = true;
   return Demote(s, std::max(count, std::min(kDemoteRows, share / 8)));
 }
 
@@ -133,8 +143,10 @@ uint64_t TableBase::FindVictims(uint32_t s, size_t count, std::vector<Victim>* v
   // Of those that were not used lately the ones with the lower scores leave.
   const size_t wanted = bounds_ == nullptr ? count : 2 * count;
   victims->clear();
+  // No bucket twice, or rows would be found twice.
+  const uint64_t most = std::min(kBucketsPerLock, array.count);
   uint64_t looked = 0;
-  for (; looked < kBucketsPerLock && victims->size() < wanted; ++looked) {
+  for (; looked < most && victims->size() < wanted; ++looked) {
     if (++hand >= array.count) hand = 0;
     Bucket* bucket = array.buckets + hand;
     const uint32_t state = bucket->state.load(std::memory_order_relaxed);
@@ -164,7 +176,7 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
   RowTiers::ShardTier& tier = tiers_->shard(s);
   const size_t batch = std::min<size_t>(tiers_->slots().batch_rows(), kDemoteRows);
   std::vector<Victim> victims, dirty;
-  Staging rows;
+  thread_local Staging rows;   // Not ThisStaging(), from which rows may be coming.
   std::vector<uint32_t> left;  // Slots whose rows have changed since.
   // All rows are cold after so many rounds; others may warm them meanwhile.
   uint64_t looks = (RowTiers::kMaxHeat + 2) * (shard.bucket_count() + 1);
@@ -179,7 +191,9 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
       GrowBy(&shard.free_rows(), victims.size());
       left.reserve(victims.size());
       dirty.reserve(victims.size());
-      rows.resize(victims.size() * layout_.stride);
+      if (const size_t bytes = victims.size() * layout_.stride; rows.size() < bytes) {
+        rows.resize(bytes);
+      }
       for (const Victim& victim : victims) {
         uint32_t& mark = tiers_->Mark(victim.row);
         if (RowTiers::IsClean(mark)) {
@@ -223,6 +237,7 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
       }
     }
     std::lock_guard lock(shard.mutex());
+    GrowBy(&shard.free_rows(), count);
     for (size_t k = 0; k < count; ++k) {
       const Victim& victim = victims[begin + k];
       // The key may have left, and others may have the row.

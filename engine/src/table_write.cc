@@ -110,9 +110,17 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
   PendingBlobs new_keys;
   if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(FetchRows(words, parts));
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
-  if (bounds_ != nullptr) {
-    return WriteBounded(words, parts, prototype, scores, report, &new_keys);
-  }
+  const Status status = bounds_ == nullptr
+                            ? WriteUnbounded(words, parts, prototype, &new_keys)
+                            : WriteBounded(words, parts, prototype, scores, report, &new_keys);
+  if (tiers_ != nullptr) TrimRows(parts);
+  return status;
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::WriteUnbounded(const Words& words, const KeyParts& parts, const Op& prototype,
+                                     PendingBlobs* new_keys) {
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Status& status = statuses[part];
@@ -126,7 +134,7 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
         EpochGuard guard;
         ShardLocks locks(shards_.get(), parts.shards(part));
         Tidy(parts.shards(part));
-        status = WriteKeys(words, order, count, op, &new_keys, seen.get(), tally);
+        status = WriteKeys(words, order, count, op, new_keys, seen.get(), tally);
       });
     });
   });

@@ -57,5 +57,137 @@ TEST(TieredBoundedTablesKeepTheContract) {
 
 TEST(TieredTablesUnderManyThreads) { RunTiered({}, {"Concurrent", "BoundedUnder"}); }
 
+TableOptions TieredOptions(KeyType key_type, int64_t dim, uint64_t fast_bytes = 1) {
+  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, dim);
+  options.tiers.fast_bytes = fast_bytes;
+  return options;
+}
+
+TEST(TieredRowsComeAndGo) {
+  for (KeyType key_type : kKeyTypes) {
+    std::unique_ptr<Table> table = MakeTable(TieredOptions(key_type, 3));
+    const size_t n = 5000;
+    const TestKeys keys = TestKeys::Range(key_type, 0, n);
+    const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 90); };
+    AssignNumbers(*table, keys, number);
+    for (int round = 0; round < 3; ++round) {
+      for (size_t begin = 0; begin < n; begin += 100) {
+        const auto some = TestKeys::Range(key_type, static_cast<int64_t>(begin),
+                                          static_cast<int64_t>(begin + 100));
+        TestRows rows(ValueType::kFloat32, 100, 3);
+        Flags exists(100);
+        CHECK_OK(table->Lookup(some.batch(), {}, rows.out(), exists.data()));
+        CHECK_EQ(exists.Count(), 100u);
+        for (size_t i = 0; i < 100; ++i) {
+          for (size_t j = 0; j < 3; ++j) CHECK_EQ(rows.Row(i)[j], number(begin + i, j));
+        }
+      }
+    }
+    const TableStats stats = table->stats();
+    CHECK_EQ(stats.size, n);
+    CHECK_EQ(stats.fast_hits + stats.slow_hits, stats.hits);
+    CHECK(stats.slow_hits > n);
+    CHECK(stats.io_reads > 0 && stats.bytes_read >= stats.slow_hits * 12);
+    CHECK(stats.io_writes > 0 && stats.bytes_written > 0);
+    CHECK(stats.slow_bytes >= (n - 64 - 5000 / 4) * 12);
+    CHECK_EQ(stats.fast_bytes, stats.row_bytes);
+  }
+}
+
+// Rows that were only read go back to where they came from.
+TEST(TieredReadingWritesNothing) {
+  std::unique_ptr<Table> table = MakeTable(TieredOptions(KeyType::kInt64, 8));
+  AssignRange(*table, 0, 3000);
+  std::vector<float> rows(50 * 8);
+  const auto read_all = [&] {
+    for (int64_t begin = 0; begin < 3000; begin += 50) {
+      const TestKeys keys = TestKeys::Range(KeyType::kInt64, begin, begin + 50);
+      CHECK_OK(table->Lookup(keys.batch(), {}, rows.data(), nullptr));
+    }
+  };
+  // At first those are written that the assignment left in memory.
+  for (int round = 0; round < 20; ++round) {
+    const TableStats before = table->stats();
+    read_all();
+    const TableStats after = table->stats();
+    CHECK(after.slow_hits > before.slow_hits + 2000);
+    if (round > 10) CHECK_EQ(after.bytes_written, before.bytes_written);
+  }
+}
+
+// Many more rows than fit, in all: memory stays within the budget, and the file does not grow
+// without end while rows change.
+TEST(TieredMemoryStaysWithinTheBudget) {
+  const size_t dim = 64, stride = dim * 4;
+  const uint64_t budget = 4000 * stride;
+  std::unique_ptr<Table> table =
+      MakeTable(TieredOptions(KeyType::kInt64, static_cast<int64_t>(dim), budget));
+  const int64_t n = 40000 / (kSlowdown > 1 ? 4 : 1);
+  std::mt19937_64 random(1);
+  std::vector<float> rows(500 * dim, 1.0f);
+  uint64_t file = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (int64_t begin = 0; begin < n; begin += 500) {
+      std::vector<int64_t> keys(500);
+      for (size_t i = 0; i < 500; ++i) {
+        keys[i] = round == 0 ? begin + static_cast<int64_t>(i)
+                             : static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+      }
+      CHECK_OK(table->Assign(KeyBatch(keys.data(), 500), rows.data()));
+    }
+    const TableStats stats = table->stats();
+    CHECK(stats.fast_bytes <= budget * 11 / 10);
+    if (round == 1) file = stats.slow_bytes;
+    if (round > 1) CHECK(stats.slow_bytes <= file * 5 / 4);
+    CHECK(stats.slow_bytes <= static_cast<uint64_t>(n) * stride * 3 / 2);
+  }
+  CHECK_EQ(table->size(), static_cast<uint64_t>(n));
+  CHECK_OK(table->Clear());
+  CHECK_OK(table->Shrink());
+  CHECK_EQ(table->stats().slow_bytes, 0u);
+  CHECK_EQ(table->stats().fast_bytes, 0u);
+}
+
+TEST(TieredFileHasNoName) {
+  const auto directory = std::filesystem::temp_directory_path() / "tfra_tier_test";
+  std::filesystem::create_directories(directory);
+  TableOptions options = TieredOptions(KeyType::kString, 4);
+  options.tiers.directory = directory.string();
+  const auto open_files = [&] {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+      count += target.rfind(directory.string(), 0) == 0;
+    }
+    return count;
+  };
+  {
+    std::unique_ptr<Table> table = MakeTable(options);
+    AssignRange(*table, 0, 2000);
+    CHECK(table->stats().slow_bytes > 0);
+    CHECK(std::filesystem::is_empty(directory));
+    if (std::filesystem::exists("/proc/self/fd")) CHECK_EQ(open_files(), 1u);
+  }
+  if (std::filesystem::exists("/proc/self/fd")) CHECK_EQ(open_files(), 0u);
+  CHECK(std::filesystem::is_empty(directory));
+  std::filesystem::remove(directory);
+
+  std::unique_ptr<Table> table;
+  const Status status = Table::Create(options, &table);
+  CHECK(status.code() == StatusCode::kIoError);
+  CHECK(status.message().find(directory.string()) != std::string::npos);
+  CHECK(table == nullptr);
+}
+
+TEST(TieredTablesTakeNoStringValues) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kString, 2);
+  options.tiers.fast_bytes = 1000;
+  std::unique_ptr<Table> table;
+  const Status status = Table::Create(options, &table);
+  CHECK(status.code() == StatusCode::kInvalidArgument);
+  CHECK(status.message().find("string values") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace tfra::test

@@ -33,12 +33,30 @@
 // missing key like others: it starts from its initial value and slots and evicts another one, or is
 // rejected.
 //
-// Errors: a call that fails has changed nothing. The one exception is running out of memory while a
-// batch is being written, although room was made for it before: because other threads inserted
-// meanwhile, because far more keys of a bounded table than others share the first bits of their
-// hashes, or because not even a small allocation succeeds; or, in a table with an admission rule,
-// because room is made only for keys that are let in. Then a part of the batch is stored, each row
-// whole. And calls that remove rows by a rule may have removed some of them.
+// Tiered tables (TableOptions::tiers): rows beyond fast_bytes are in a file. All calls give the
+// same results as without. The index, scores and the bytes of string keys are always in memory.
+// Writing moves the rows of its keys to memory. Reading moves those that it needs again, or all
+// while there is much room. To make room, rows that were not used lately move to the file; of
+// these, the ones with lower scores. Exports and passes over all rows move none. No thread waits
+// for the file while it holds what others need, but in rare races: threads whose rows are in memory
+// go on. The file has no name: it is gone with the table, or with the process, however that ends.
+//
+// Limits of tiered tables: values must be numbers (kInvalidArgument otherwise). The file holds at
+// most 2^30 rows. fast_bytes counts for 4 rows in each sixteenth of the hashes at least. A batch
+// that needs more rows than fit takes memory for them until it is done; Shrink gives it back to the
+// operating system. After a fork only one of the processes may use the table.
+//
+// Errors: a call that fails has changed nothing. If the file cannot be read or written, calls
+// return kIoError; where it cannot take rows to make room (a full disk), writing fails and reading
+// goes on. In a tiered table, a row that other threads move to the file at the same time may have
+// to be read half-way: if that fails, a part of the batch is stored, each row whole. AssignAndEvict
+// reads rows that it evicts from the file at its end: if that fails, all is stored, and their
+// values are zeros. The one other exception is running out of memory while a batch is being
+// written, although room was made for it before: because other threads inserted meanwhile, because
+// far more keys of a bounded table than others share the first bits of their hashes, or because not
+// even a small allocation succeeds; or, in a table with an admission rule, because room is made
+// only for keys that are let in. Then a part of the batch is stored, each row whole. And calls that
+// remove rows by a rule may have removed some of them.
 //
 // Strings: values of a kString table are passed as std::string_view[n * dim] and come back as
 // std::string[n * dim].

@@ -1,0 +1,178 @@
+// Files that fail: each read, write and growth in its turn. A call that fails leaves the table as
+// it was, and usable.
+#include <functional>
+#include <random>
+
+#include "row_file.h"
+#include "whole_rows.h"
+
+namespace tfra::test {
+namespace {
+
+constexpr int64_t kKeys = 3000;
+constexpr int64_t kDim = 5;
+
+using Call = std::function<Status(Table&)>;
+
+TableOptions Options(KeyType key_type, bool bounded) {
+  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, kDim);
+  options.rule.kind = RuleKind::kAdam;
+  options.metadata = true;
+  options.tiers.fast_bytes = 1;
+  if (bounded) options.bound = {kKeys, EvictStrategy::kLru};
+  return options;
+}
+
+std::unique_ptr<Table> Filled(const TableOptions& options) {
+  std::unique_ptr<Table> table = MakeTable(options);
+  table->SetClock(7);
+  AssignNumbers(*table, TestKeys::Range(options.key_type, 0, kKeys),
+                [](size_t i, size_t j) { return static_cast<int>((i + j) % 80); });
+  return table;
+}
+
+void EndFaults() {
+  for (IoKind kind : {IoKind::kRead, IoKind::kWrite, IoKind::kResize}) FailIoForTesting(kind, -1);
+}
+
+// Lets the calls of one kind fail after some of them, for each number of them until the call
+// succeeds. changes: the call may have changed a part of the rows when it fails.
+void FailEverywhere(const TableOptions& options, IoKind kind, const Call& call) {
+  int failures = 0;
+  for (int64_t successes = 0; successes < 2000; successes += successes < 40 ? 1 : 23) {
+    std::unique_ptr<Table> table = Filled(options);
+    const RowsMap before = RowsOf(*table);
+    FailIoForTesting(kind, successes);
+    const Status status = call(*table);
+    EndFaults();
+    if (!status.ok()) {
+      ++failures;
+      CHECK(status.code() == StatusCode::kIoError);
+      CHECK(status.message().find("bytes of the file for rows in ") != std::string::npos);
+      CHECK(RowsOf(*table) == before);
+    }
+    // It goes on as if nothing had happened.
+    CHECK_OK(call(*table));
+    AssignNumbers(*table, TestKeys::Range(options.key_type, 0, kKeys),
+                  [](size_t i, size_t) { return static_cast<int>(i % 70); });
+    const ContentsMap contents = Contents(*table);
+    const TestKeys keys = TestKeys::Range(options.key_type, 0, kKeys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      CHECK(contents.at(keys.Name(i)) == std::vector<int>(kDim, static_cast<int>(i % 70)));
+    }
+    if (status.ok()) {
+      CHECK(failures > 0);
+      return;
+    }
+  }
+}
+
+Status LookUp(Table& table, int64_t begin, int64_t end) {
+  const TestKeys keys = TestKeys::Range(table.options().key_type, begin, end);
+  TestRows rows(ValueType::kFloat32, keys.size(), kDim);
+  return table.Lookup(keys.batch(), {}, rows.out(), nullptr);
+}
+
+Status Train(Table& table, int64_t begin, int64_t end) {
+  const TestKeys keys = TestKeys::Range(table.options().key_type, begin, end);
+  const std::vector<float> gradients(keys.size() * kDim, 1.0f);
+  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, UpdateParams());
+}
+
+TEST(TierFaultsInReads) {
+  for (KeyType key_type : kKeyTypes) {
+    const TableOptions options = Options(key_type, key_type == KeyType::kString);
+    FailEverywhere(options, IoKind::kRead, [](Table& table) { return LookUp(table, 0, 300); });
+    FailEverywhere(options, IoKind::kRead, [](Table& table) { return Train(table, 0, 300); });
+    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+      ExportBatch batch;
+      return table.ExportAll(&batch);
+    });
+    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+      uint64_t count;
+      return table.CountIf([](const RowMetadata& metadata) { return metadata.time == 7; }, &count);
+    });
+    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+      std::unique_ptr<Table> copy;
+      return table.CopyWithRule(RuleSpec{RuleKind::kSgd}, false, &copy);
+    });
+  }
+}
+
+TEST(TierFaultsInWrites) {
+  for (KeyType key_type : kKeyTypes) {
+    for (IoKind kind : {IoKind::kWrite, IoKind::kResize}) {
+      TableOptions options = Options(key_type, false);
+      // All rows fit, until new ones come.
+      options.tiers.fast_bytes = kKeys * 80;
+      FailEverywhere(options, kind, [](Table& table) { return Train(table, kKeys, 3 * kKeys); });
+      if (kind == IoKind::kResize) continue;
+      options.tiers.fast_bytes = 1;
+      FailEverywhere(options, kind, [](Table& table) { return Train(table, 500, 1500); });
+    }
+  }
+}
+
+// Reading does not fail because a row that it would move to the file cannot be written.
+TEST(TierFaultsInWritesDoNotStopReads) {
+  std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+  const RowsMap before = RowsOf(*table);
+  FailIoForTesting(IoKind::kWrite, 0);
+  FailIoForTesting(IoKind::kResize, 0);
+  for (int round = 0; round < 3; ++round) {
+    for (int64_t begin = 0; begin < kKeys; begin += 100)
+      CHECK_OK(LookUp(*table, begin, begin + 100));
+  }
+  CHECK(Train(*table, kKeys, 3 * kKeys).code() == StatusCode::kIoError);
+  EndFaults();
+  CHECK(RowsOf(*table) == before);
+}
+
+// Faults come and go at random: what a call said it did is what the table holds.
+TEST(TierFaultsAtRandom) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    std::mt19937_64 random(seed);
+    std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+    RowsMap expected = RowsOf(*table);
+    int failures = 0;
+    for (int step = 0; step < 300 / kSlowdown; ++step) {
+      const IoKind kind = static_cast<IoKind>(random() % 3);
+      FailIoForTesting(kind, static_cast<int64_t>(random() % 30));
+      std::vector<int64_t> keys(1 + random() % 200);
+      for (int64_t& key : keys) key = static_cast<int64_t>(random() % (2 * kKeys));
+      std::vector<float> rows(keys.size() * kDim, static_cast<float>(step));
+      const KeyBatch batch(keys.data(), keys.size());
+      size_t removed = 0;
+      Status status;
+      switch (random() % 4) {
+        case 0:
+          CHECK_OK(table->Remove(batch, &removed));
+          for (int64_t key : keys) expected.erase(key);
+          break;
+        case 1:
+          status = table->Lookup(batch, {}, rows.data(), nullptr);
+          for (size_t i = 0; status.ok() && i < keys.size(); ++i) {
+            if (!expected.contains(keys[i])) continue;
+            CHECK(std::memcmp(expected[keys[i]].data(), rows.data() + i * kDim, kDim * 4) == 0);
+          }
+          break;
+        default:
+          status = table->Assign(batch, rows.data());
+          for (int64_t key : keys) {
+            if (!status.ok()) break;
+            std::vector<std::byte>& row =
+                expected.try_emplace(key, ValueBytes(*table) + SlotBytes(*table)).first->second;
+            std::memcpy(row.data(), rows.data(), kDim * 4);
+          }
+      }
+      EndFaults();
+      failures += !status.ok();
+      if (step % 20 == 0) CHECK(RowsOf(*table) == expected);
+    }
+    CHECK(RowsOf(*table) == expected);
+    CHECK(failures > 0);
+  }
+}
+
+}  // namespace
+}  // namespace tfra::test
