@@ -32,6 +32,9 @@ void Raise(const Status& status) {
     case StatusCode::kOutOfMemory:
       PyErr_SetString(PyExc_MemoryError, status.message().c_str());
       throw nb::python_error();
+    case StatusCode::kIoError:
+      PyErr_SetString(PyExc_OSError, status.message().c_str());
+      throw nb::python_error();
   }
 }
 

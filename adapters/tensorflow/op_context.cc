@@ -82,6 +82,7 @@ void Check(const Status& status) {
     case StatusCode::kOk:
       return;
     case StatusCode::kOutOfMemory:
+    case StatusCode::kIoError:  // A full disk, most likely.
       throw OpError(TF_RESOURCE_EXHAUSTED, status.message());
     case StatusCode::kInvalidArgument:
     case StatusCode::kWrongType:

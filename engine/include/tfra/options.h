@@ -116,6 +116,13 @@ struct Bound {
   bool remember_counts = true;
 };
 
+// Where rows are kept. With fast_bytes, rows take no more than about so much memory: the others are
+// in a file. See "Tiered tables" in table.h.
+struct Tiers {
+  uint64_t fast_bytes = 0;  // 0: all rows are in memory.
+  std::string directory;    // Of the file. Empty: $TMPDIR, or /tmp.
+};
+
 enum class AdmissionKind : uint8_t { kAll, kMinCount, kBloomFilter, kProbability };
 
 // Which keys that are not in the table may enter it. A key is seen once by each call that would
@@ -148,6 +155,8 @@ struct TableOptions {
   int64_t initial_capacity = 0;
   // See "Bounded tables" in table.h.
   Bound bound;
+  // See "Tiered tables" in table.h.
+  Tiers tiers;
 };
 
 }  // namespace tfra

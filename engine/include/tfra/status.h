@@ -2,7 +2,8 @@
 //
 // Every call that can fail returns a Status. A call that returns a failure has changed nothing,
 // unless its own comment says otherwise. Adapters turn the code into an exception once, at the
-// boundary: kWrongType -> TypeError, kInvalidArgument -> ValueError, kOutOfMemory -> MemoryError.
+// boundary: kWrongType -> TypeError, kInvalidArgument -> ValueError, kOutOfMemory -> MemoryError,
+// kIoError -> OSError.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace tfra {
 
-enum class StatusCode : uint8_t { kOk, kInvalidArgument, kWrongType, kOutOfMemory };
+enum class StatusCode : uint8_t { kOk, kInvalidArgument, kWrongType, kOutOfMemory, kIoError };
 
 class [[nodiscard]] Status {
  public:
@@ -26,6 +27,9 @@ class [[nodiscard]] Status {
   }
   static Status OutOfMemory(std::string message) {
     return Status(StatusCode::kOutOfMemory, std::move(message));
+  }
+  static Status IoError(std::string message) {
+    return Status(StatusCode::kIoError, std::move(message));
   }
 
   bool ok() const { return code_ == StatusCode::kOk; }

@@ -213,6 +213,16 @@ struct TableStats {
   uint64_t restrict_runs = 0;
   uint64_t waiting = 0;          // Keys that were seen and may enter later, where these are known.
   uint64_t admission_bytes = 0;  // Memory of what is known of keys that have not entered.
+  // Of tiered tables, 0 for others. Keys of all calls whose rows were found in memory, or in the
+  // file.
+  uint64_t fast_hits = 0;
+  uint64_t slow_hits = 0;
+  uint64_t io_reads = 0;  // Calls of the operating system, and the bytes that they moved.
+  uint64_t io_writes = 0;
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  uint64_t fast_bytes = 0;  // Memory that rows take,
+  uint64_t slow_bytes = 0;  // and what the file takes.
 };
 
 class Table {
