@@ -152,28 +152,41 @@ def step(variable: Any, optimizer: Any, ids: Any) -> None:
     optimizer.apply_gradients([(tape.gradient(loss, trainable), trainable)])
 
 
+MANY = 80_000  # Several times what is copied, or restored, at a time.
+ADAM_ROW = 3 * 8 * 4
+
+
+def fill(variable: Any, count: int) -> None:
+    """In small batches: the rows of one call are in memory together."""
+    for start in range(0, count, 1000):
+        ids = np.arange(start, start + 1000)
+        values = np.tile(ids[:, None], 8).astype(np.float32)
+        variable.upsert(ids, values)
+
+
 def test_an_optimizer_that_comes_later_keeps_the_budget() -> None:
-    plain, tiered = (variable_of(budget) for budget in (0, SMALL))
-    optimizers = [keras.optimizers.Adam(0.1) for _ in range(2)]
-    first = np.arange(3000)
-    for variable, optimizer in zip((plain, tiered), optimizers, strict=True):
-        variable.upsert(first, tf.ones([3000, 8]))
+    plain, tiered = (variable_of(budget, capacity=MANY) for budget in (0, SMALL))
+    for variable in (plain, tiered):
+        fill(variable, MANY)
+        optimizer = keras.optimizers.Adam(0.1)
         for start in range(0, 3000, 500):  # The first step gives the rows their slots.
             step(variable, optimizer, tf.range(start, start + 700, dtype=tf.int64))
     assert content_of(plain) == content_of(tiered)
     stats = tiered.stats()
-    assert stats.fast_bytes < 64 * 1024
-    assert stats.slow_bytes > 2500 * 3 * 8 * 4
+    assert stats.fast_bytes < MANY * ADAM_ROW / 3
+    assert stats.slow_bytes > MANY * ADAM_ROW / 2
     assert plain.stats().slow_bytes == plain.stats().slow_hits == 0
 
 
 def test_each_table_of_a_variable_has_the_budget() -> None:
     one, three = variable_of(50_000), variable_of(50_000, devices=["/CPU:0"] * 3)
     for variable in (one, three):
-        variable.upsert(np.arange(9000), tf.ones([9000, 8]))
-    parts = [table.stats() for table in three.tables]
-    assert all(part.slow_bytes > 0 for part in parts)
-    assert all(0 < part.fast_bytes <= 1.15 * 50_000 for part in parts)
+        fill(variable, 15_000)
+    assert len(one.tables) == 1
+    parts = [table.stats() for table in (*one.tables, *three.tables)]
+    assert all(part.slow_bytes > 50_000 for part in parts)
+    assert all(40_000 < part.fast_bytes <= 120_000 for part in parts)
+    parts = parts[1:]
     assert three.stats().fast_bytes == sum(part.fast_bytes for part in parts)
 
 
@@ -227,8 +240,8 @@ def test_an_optimizer_that_the_engine_does_not_know() -> None:
 # --- Saving: from a table with a file to one without, and back.
 
 
-def filled(budget: int, devices: Any = None) -> Any:
-    variable = variable_of(budget, devices)
+def filled(budget: int) -> Any:
+    variable = variable_of(budget)
     for start in range(0, 3000, 500):
         step(variable, keras.optimizers.Adagrad(0.1), tf.range(start, start + 700, dtype=tf.int64))
     return variable
@@ -248,7 +261,20 @@ def test_checkpoints(before: int, after: int, devices: Any, tmp_path: Path) -> N
     tf.train.Checkpoint(variable=restored).restore(path).assert_consumed()
     assert content_of(restored) == content_of(saved)
     assert len(content_of(saved)) == 3200
-    assert (restored.stats().slow_bytes > 0) == (after > 0)
+    restored.lookup(tf.range(3000, dtype=tf.int64))
+    stats = restored.stats()
+    assert stats.fast_hits + stats.slow_hits == (3000 if after else 0)
+
+
+def test_a_large_checkpoint_keeps_to_the_budget(tmp_path: Path) -> None:
+    saved, restored = (variable_of(budget, capacity=MANY) for budget in (0, SMALL))
+    fill(saved, MANY)
+    path = tf.train.Checkpoint(variable=saved).save(str(tmp_path / "saved"))
+    tf.train.Checkpoint(variable=restored).restore(path).assert_consumed()
+    stats = restored.stats()
+    assert stats.fast_bytes < MANY * 32 / 3
+    assert stats.slow_bytes > MANY * 32 / 2
+    assert content_of(restored) == content_of(saved)
 
 
 @DIRECTIONS
@@ -289,10 +315,10 @@ def test_keras_files_keep_the_levels(tmp_path: Path) -> None:
     assert table.fast_bytes == SMALL
     params = [each.get_layer("ids").params for each in (model, loaded)]
     assert content_of(params[0]) == content_of(params[1])
-    assert params[1].stats().slow_bytes > 0
     for each in (model, loaded):
         fit(each)
     assert content_of(params[0]) == content_of(params[1])
+    assert params[1].stats().slow_bytes > 0
 
 
 @DIRECTIONS
@@ -325,7 +351,8 @@ def test_saved_models(tmp_path: Path) -> None:
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     ids = tf.range(3500, dtype=tf.int64)
     np.testing.assert_array_equal(loaded.rows(ids), served.rows(ids))
-    assert int(loaded.figures()["slow_bytes"]) > 0
+    figures = loaded.figures()
+    assert int(figures["fast_hits"] + figures["slow_hits"]) == 3200
 
 
 def test_a_saver_of_tensorflow_1(tmp_path: Path) -> None:
@@ -343,7 +370,8 @@ def test_a_saver_of_tensorflow_1(tmp_path: Path) -> None:
             else:
                 saver.restore(session, str(tmp_path / "saved"))
             found.append(session.run(variable.lookup(ids)))
-            assert (session.run(figures)["slow_bytes"] > 0) == (budget > 0)
+            now = session.run(figures)
+            assert (now["fast_hits"] + now["slow_hits"] > 0) == (budget > 0)
     np.testing.assert_array_equal(found[0], found[1])
 
 
@@ -357,7 +385,8 @@ def test_figures_of_variables_and_in_the_logs_of_fit(tmp_path: Path) -> None:
     params = model.get_layer("ids").params
     stats = params.stats()
     for figure in ("fast_hits", "slow_hits", "io_reads", "bytes_written", "slow_bytes"):
-        assert history[f"{params.name}/{figure}"][-1] == getattr(stats, figure) > 0
+        # The histograms for TensorBoard, which come after, read the file too.
+        assert 0 < history[f"{params.name}/{figure}"][-1] <= getattr(stats, figure)
     assert 0 < history[f"{params.name}/fast_hit_rate"][-1] < 1
     tensors = params.stats_tensors()
     assert int(tensors["slow_bytes"]) == stats.slow_bytes
