@@ -118,7 +118,7 @@ class RocksDb:
         self._rows = r.Rdict(self._folder, options)
         self._batch = r.WriteBatch
         self._unlogged = r.WriteOptions()
-        self._unlogged.disable_wal(True)
+        self._unlogged.disable_wal = True
 
     def insert(self, keys: Array, values: Array) -> None:
         """Writes rows whose slots are zeros."""
@@ -157,7 +157,7 @@ class RocksDb:
         self._rows.write(batch, self._unlogged)
 
     def figures(self) -> Record:
-        """Nothing that could be compared."""
+        """Nothing that could be compared with ours."""
         return {}
 
     def close(self) -> None:
@@ -278,10 +278,10 @@ def run(store: Store, plan: Plan, fast_bytes: int, before: int) -> Iterator[Reco
         store, plan, "adam", stream.checksum, sample=rows.ravel().tolist(), **rates_fields(rates)
     )
     figures = store.figures()
-    yield record(
-        store, plan, "memory", 0, budget_bytes=fast_bytes, resident_bytes=resident,
-        bytes_per_key=figures.get("index_bytes", 0) / plan.keys, **figures,
-    )  # fmt: skip
+    if figures:
+        per_key = figures["index_bytes"] / plan.keys
+        memory = {"budget_bytes": fast_bytes, "resident_bytes": resident, "bytes_per_key": per_key}
+        yield record(store, plan, "memory", 0, **memory, **figures)
 
 
 def make(system: str, plan: Plan, fast_bytes: int) -> Store:

@@ -348,16 +348,16 @@ NB_MODULE(_native, m) {
       "estimate_memory",
       [](const std::string& key_type, const std::string& value_type, int64_t dim,
          const nb::dict& initializer, const nb::dict& rule, bool metadata,
-         const nb::dict& admission, int64_t keys, double key_bytes, const nb::dict& tiers) {
+         const nb::dict& admission, int64_t keys, double key_bytes, uint64_t fast_bytes) {
         TableOptions options =
             OptionsOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0);
-        options.tiers = TiersOf(tiers);
+        options.tiers.fast_bytes = fast_bytes;
         TableStats estimate;
         Raise(EstimateMemory(options, keys, key_bytes, &estimate));
         return DictOf(estimate);
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
-      "keys"_a, "key_bytes"_a, "tiers"_a);
+      "keys"_a, "key_bytes"_a, "fast_bytes"_a);
   m.def("engine_version", &Version);
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, "threads"_a);

@@ -68,7 +68,7 @@ def estimate_memory(
         rule_of_entry.spec() if rule_of_entry else {"kind": "all"},
         arrays.integer(keys, "keys"),
         float(key_bytes),
-        tiers_spec(fast_bytes, None, dtype),
+        tiers_spec(fast_bytes, None, dtype)["fast_bytes"],
     )
     kinds = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")
     return sum(parts[kind] for kind in kinds)
