@@ -118,6 +118,7 @@ def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
                 records += measure(command, environment)
     check_samples(records)
     for record in records:
+        record.pop("sample", None)  # It has been compared: results need not keep it.
         if record["workload"] == "memory" and record["system"] == "tfra":
             say(
                 f"{record['keys']:,} keys: {record['resident_bytes'] / 2**20:.0f} MiB resident, "
