@@ -9,7 +9,7 @@ SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.
 
 say = @printf '\n== %s\n'
 
-.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick docs wheel wheels clean
+.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick bench-large docs wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
 	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
+	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (40 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make wheel     a manylinux wheel in dist/, tested in a clean environment"
 	@echo "make wheels    the wheels of a release (needs Python 3.10 to 3.13)"
@@ -111,6 +112,12 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "restricting against TFRA 0.8.1; the memory of admission; what counters cost"
 	$(BIN)/python bench/compare_restrict.py
 	$(BIN)/python bench/counters.py
+	$(say) "two levels against one, and against RocksDB"
+	$(BIN)/python bench/compare_tiers.py
+
+# Not part of `make bench`: it takes a while, and 40 GB of disk in $$TMPDIR.
+bench-large: $(VENV)/.installed
+	$(BIN)/python bench/large.py
 
 bench-quick: $(VENV)/.installed $(CPP)/build.ninja
 	$(BIN)/cmake --build $(CPP) -j $(JOBS) --target engine_bench

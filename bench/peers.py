@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,10 @@ TORCH_ENVIRONMENT = {
     "PYTHONPATH": "",
     "PYTHONNOUSERSITE": "1",
 }
+ROCKSDICT = ROOT / ".venvs" / "rocksdict-0.3.29"
+ROCKSDICT_PYTHON = ROCKSDICT / "bin" / "python"
+ROCKSDICT_REQUIREMENTS = ("rocksdict==0.3.29", "numpy>=2,<3")
+ROCKSDICT_ENVIRONMENT = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
 # TensorFlow is called both ways, in turns, and the best result counts.
 MODES = ("function", "eager")
 SETUP_NEEDS_PYTHON = 3
@@ -71,21 +75,27 @@ def set_up_peer() -> str | None:
 
 def set_up_torch() -> str | None:
     """Makes the environment of PyTorch and FBGEMM; returns why it cannot be measured, if so."""
-    stamp, wanted = TORCH / ".complete", "\n".join(TORCH_REQUIREMENTS)
-    if stamp.exists() and stamp.read_text() == wanted and TORCH_PYTHON.exists():
-        say(f"torch: {TORCH.relative_to(ROOT)} is ready")
+    candidates = (f"{path}/python3.11" for path in os.get_exec_path())
+    python = next(filter(_is_python_3_11, candidates), None)
+    return _set_up("torch", TORCH, TORCH_REQUIREMENTS, python)
+
+
+def set_up_rocksdict() -> str | None:
+    """Makes the environment of RocksDB; returns why it cannot be measured, if so."""
+    return _set_up("rocksdict", ROCKSDICT, ROCKSDICT_REQUIREMENTS, sys.executable)
+
+
+def _set_up(name: str, folder: Path, requirements: Sequence[str], base: str | None) -> str | None:
+    """Makes an environment by the Python `base`, unless it is there."""
+    stamp, wanted, python = folder / ".complete", "\n".join(requirements), folder / "bin" / "python"
+    if stamp.exists() and stamp.read_text() == wanted and python.exists():
+        say(f"{name}: {folder.relative_to(ROOT)} is ready")
         return None
-    python = next(
-        filter(_is_python_3_11, (f"{path}/python3.11" for path in os.get_exec_path())), ""
-    )
-    if not python:
+    if base is None:
         return "needs python3.11"
-    say(f"torch: installing {' '.join(TORCH_REQUIREMENTS)} in {TORCH.relative_to(ROOT)}")
-    install = [str(TORCH_PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    for command in (
-        [python, "-m", "venv", "--clear", str(TORCH)],
-        [*install, *TORCH_REQUIREMENTS],
-    ):
+    say(f"{name}: installing {' '.join(requirements)} in {folder.relative_to(ROOT)}")
+    install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    for command in ([base, "-m", "venv", "--clear", str(folder)], [*install, *requirements]):
         code = subprocess.run(command, check=False).returncode
         if code != 0:
             return f"its installation failed with exit code {code}"
@@ -285,6 +295,7 @@ def run_comparison(
     measure_all: Callable[[argparse.Namespace, bool], list[Record]],
     table: Callable[[dict[tuple[int, str, str], Summary]], list[str]],
     defaults: dict[str, int] | None = None,
+    set_up: Callable[[], str | None] = set_up_peer,
 ) -> int:
     """Measures, prints and writes one comparison; returns the exit code.
 
@@ -296,11 +307,12 @@ def run_comparison(
         measure_all: Called with the arguments, and whether the peer can be measured.
         table: The lines to print.
         defaults: Of arguments, quick run or not, where those of the others do not fit.
+        set_up: Makes the peer's environment, and returns why it cannot be measured, if so.
     """
     parser = argument_parser(document)
     parser.set_defaults(**(defaults or {}))
     arguments = parse_arguments(parser, keys=keys[0], quick_keys=keys[1])
-    not_measured = "not asked for" if arguments.only == "tfra" else set_up_peer()
+    not_measured = "not asked for" if arguments.only == "tfra" else set_up()
     try:
         records = measure_all(arguments, not_measured is None)
         check_checksums(records)

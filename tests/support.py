@@ -123,16 +123,18 @@ class Case:
     value_dtype: str
     dim: int
     max_capacity: int | None = None
+    fast_bytes: int | None = None
 
     def __str__(self) -> str:
         text = f"{self.key_dtype}-{self.value_dtype}-{self.dim}"
-        return text if self.max_capacity is None else f"{text}-bounded"
+        text += "" if self.max_capacity is None else "-bounded"
+        return text if self.fast_bytes is None else f"{text}-tiered"
 
     def table(self, **options: Any) -> tfra.Table:
         """A new table of these types."""
         types = {"key_dtype": self.key_dtype, "value_dtype": self.value_dtype}
-        bound = {} if self.max_capacity is None else {"max_capacity": self.max_capacity}
-        return tfra.Table(self.dim, **types, **bound, **options)
+        limits = {"max_capacity": self.max_capacity, "fast_bytes": self.fast_bytes}
+        return tfra.Table(self.dim, **{**types, **limits, **options})
 
     def keys(self, numbers: Any) -> Array:
         """One key per number."""

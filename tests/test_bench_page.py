@@ -46,7 +46,8 @@ def test_results_say_when_and_where(path: Path) -> None:
 
 
 def test_there_are_results_of_each_kind() -> None:
-    assert [path.stem for path in RESULTS] == ["engine", "table", "training", "variable"]
+    kinds = ["engine", "hit_rate", "table", "tiers", "training", "variable"]
+    assert [path.stem for path in RESULTS] == kinds
 
 
 def test_bars_are_as_long_as_their_numbers() -> None:

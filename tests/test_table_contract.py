@@ -21,6 +21,13 @@ from support import (
 
 # More keys than any test here has: whatever holds for other tables holds for bounded ones.
 BOUNDED = [replace(case, max_capacity=20_000) for case in ALL_CASES if case.dim == 3]
+# Room for some 64 rows: all others are in a file.
+TIERED = [
+    replace(case, max_capacity=bound, fast_bytes=1)
+    for case in ALL_CASES
+    if case.dim == 3 and case.value_dtype != "string"
+    for bound in (None, 20_000)
+]
 
 SHAPES = [(), (0,), (1,), (7,), (2, 3), (2, 0, 3), (2, 1, 2, 2)]
 
@@ -34,9 +41,9 @@ EXTREME_KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=[*ALL_CASES, *BOUNDED], ids=str)
+@pytest.fixture(params=[*ALL_CASES, *BOUNDED, *TIERED], ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
-    """Tables of all types, without a bound and with one."""
+    """Tables of all types, without a bound and with one, in memory and with a file."""
     return request.param
 
 

@@ -65,7 +65,9 @@ class Scale:
         return math.log2(number) if self.logarithmic else number
 
 
-def bar_chart(title: str, axis: str, bars: Sequence[Bar], scale: Scale) -> str:
+def bar_chart(
+    title: str, axis: str, bars: Sequence[Bar], scale: Scale, marks: str = "goals"
+) -> str:
     """Returns a chart of horizontal bars as the text of an SVG file.
 
     Args:
@@ -73,6 +75,7 @@ def bar_chart(title: str, axis: str, bars: Sequence[Bar], scale: Scale) -> str:
         axis: What its numbers are.
         bars: From top to bottom.
         scale: The axis.
+        marks: What the goals of the bars are.
     """
     bottom = TOP + LINE * len(bars)
     height = bottom + 44
@@ -95,7 +98,7 @@ def bar_chart(title: str, axis: str, bars: Sequence[Bar], scale: Scale) -> str:
     for number, bar in enumerate(bars):
         parts.append(_bar(bar, TOP + LINE * number, scale))
     if any(bar.goal for bar in bars):
-        axis += "; the upright marks are goals"
+        axis += f"; the upright marks are {marks}"
     parts.append(f'<text class="faint" x="{LABELS}" y="{bottom + 34}">{escape(axis)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 

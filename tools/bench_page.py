@@ -18,6 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 
+import compare_tiers  # noqa: E402
 import compare_training  # noqa: E402
 import compare_variable  # noqa: E402
 from bar_chart import Bar, Scale, bar_chart  # noqa: E402
@@ -195,10 +196,69 @@ ids per second."""
     return section("Training", text, results, ("Ratios to others", "bench-training.svg"), lines)
 
 
+def tiers(pages: Pages) -> list[str]:
+    """Tables with a file against tables in memory and RocksDB."""
+    results = read("tiers")
+    figures, rows, bars = best(results), [], []
+    for keys in sorted({place[0] for place in figures}):
+        for line in compare_tiers.LINES:
+            ours, other = (
+                figures.get((keys, line.workload, system)) for system in ("tfra", line.against)
+            )
+            if ours is None or other is None:
+                continue
+            numbers = [f"{other / 1e6:.2f}", f"{ours / 1e6:.2f}", f"{ours / other:.2f}x"]
+            rows.append([line.title, f"{keys:,}", *numbers, at_least(line.goal, False)])
+            bars.append(Bar(f"{line.title}, {keys:,} keys", ours / other, line.goal))
+    measured = [
+        r for r in results["records"] if r["workload"] == "memory" and r["system"] == "tfra"
+    ]
+    if measured:
+        worst = max(measured, key=compare_tiers.memory_ratio)
+        room = worst["budget_bytes"] + worst["index_bytes"]
+        numbers = [f"{number / 2**20:.0f}" for number in (room, worst["resident_bytes"])]
+        ratio = f"{compare_tiers.memory_ratio(worst):.2f}x"
+        goal = at_least(compare_tiers.MEMORY_GOAL, True)
+        title = "resident memory, of budget and index, MiB"
+        rows.append([title, f"{worst['keys']:,}", *numbers, ratio, goal])
+        index = f"{worst['bytes_per_key']:.1f}"
+        rows.append(["index, bytes per key", f"{worst['keys']:,}", "", index, "", ""])
+    pages[DOCS / "images" / "bench-tiers.svg"] = bar_chart(
+        "Tables with a file", "keys per second, of the other", bars, TIMES
+    )
+    text = """`tfra.Table` with memory for an eighth of its rows, the others in a file, against the
+same table with all rows in memory, and against RocksDB with a block cache of as many bytes. Rows
+are 32 floats with their Adam slots, ids follow a Zipf law with the exponent 1.05, 65,536 a call
+(`bench/compare_tiers.py`). Rates are millions of keys per second."""
+    lines = table(["what", "keys", "other", "tfra", "ratio", "goal"], rows)
+    return section("Two levels", text, results, ("Ratios to others", "bench-tiers.svg"), lines)
+
+
+def hit_rate(pages: Pages) -> None:
+    """How many rows are found in memory, by how many fit there: a picture for another page."""
+    bars = [
+        Bar(
+            "memory for all rows" if r["share"] == "1" else f"memory for {r['share']} of the rows",
+            r["fast_hit_rate"],
+            r["best_possible"],
+        )
+        for r in read("hit_rate")["records"]
+    ]
+    pages[DOCS / "images" / "hit-rate.svg"] = bar_chart(
+        "Rows found in memory, of ids that follow a Zipf law with the exponent 1.05",
+        "of all ids looked up",
+        bars,
+        OF_RAW,
+        "the best possible",
+    )
+
+
 def generate() -> Pages:
     """Returns the text of each file, by its path."""
     pages: Pages = {}
-    parts = [part for make in (engine, numpy_table, variable, training) for part in make(pages)]
+    sections = (engine, numpy_table, variable, training, tiers)
+    parts = [part for make in sections for part in make(pages)]
+    hit_rate(pages)
     pages[DOCS / "benchmarks.md"] = INTRODUCTION + "\n".join(parts).rstrip() + "\n"
     return pages
 

@@ -175,6 +175,10 @@ Bound BoundOf(const nb::dict& fields) {
   return bound;
 }
 
+Tiers TiersOf(const nb::dict& fields) {
+  return {Field<uint64_t>(fields, "fast_bytes"), Field<std::string>(fields, "directory")};
+}
+
 UpdateParams ParamsOf(const nb::dict& fields) {
   UpdateParams params;
   params.step = Field<int64_t>(fields, "step");

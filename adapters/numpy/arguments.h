@@ -83,5 +83,6 @@ RuleSpec RuleOf(const nb::dict& fields);
 AdmissionSpec AdmissionOf(const nb::dict& fields);
 UpdateParams ParamsOf(const nb::dict& fields);
 Bound BoundOf(const nb::dict& fields);
+Tiers TiersOf(const nb::dict& fields);
 
 }  // namespace tfra::python

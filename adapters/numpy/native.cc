@@ -49,6 +49,14 @@ nb::dict DictOf(const TableStats& stats) {
   dict["expirations"] = stats.expirations;
   dict["restrict_runs"] = stats.restrict_runs;
   dict["waiting"] = stats.waiting;
+  dict["fast_hits"] = stats.fast_hits;
+  dict["slow_hits"] = stats.slow_hits;
+  dict["io_reads"] = stats.io_reads;
+  dict["io_writes"] = stats.io_writes;
+  dict["bytes_read"] = stats.bytes_read;
+  dict["bytes_written"] = stats.bytes_written;
+  dict["fast_bytes"] = stats.fast_bytes;
+  dict["slow_bytes"] = stats.slow_bytes;
   return dict;
 }
 
@@ -295,14 +303,16 @@ NB_MODULE(_native, m) {
           "__init__",
           [](NativeTable* self, const std::string& key_type, const std::string& value_type,
              int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
-             const nb::dict& admission, int64_t capacity, const nb::dict& bound) {
+             const nb::dict& admission, int64_t capacity, const nb::dict& bound,
+             const nb::dict& tiers) {
             TableOptions options = OptionsOf(key_type, value_type, dim, initializer, rule, metadata,
                                              admission, capacity);
             options.bound = BoundOf(bound);
+            options.tiers = TiersOf(tiers);
             new (self) NativeTable(options);
           },
           "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
-          "admission"_a, "capacity"_a, "bound"_a)
+          "admission"_a, "capacity"_a, "bound"_a, "tiers"_a)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
@@ -338,15 +348,16 @@ NB_MODULE(_native, m) {
       "estimate_memory",
       [](const std::string& key_type, const std::string& value_type, int64_t dim,
          const nb::dict& initializer, const nb::dict& rule, bool metadata,
-         const nb::dict& admission, int64_t keys, double key_bytes) {
+         const nb::dict& admission, int64_t keys, double key_bytes, uint64_t fast_bytes) {
+        TableOptions options =
+            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0);
+        options.tiers.fast_bytes = fast_bytes;
         TableStats estimate;
-        Raise(EstimateMemory(
-            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0), keys,
-            key_bytes, &estimate));
+        Raise(EstimateMemory(options, keys, key_bytes, &estimate));
         return DictOf(estimate);
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
-      "keys"_a, "key_bytes"_a);
+      "keys"_a, "key_bytes"_a, "fast_bytes"_a);
   m.def("engine_version", &Version);
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, "threads"_a);

@@ -60,7 +60,13 @@ std::shared_ptr<NamedTable> CreateKernel::Make() const {
   table->key_dtype = key_dtype;
   table->scalars = scalars;
   table->step_per_epoch = step_per_epoch;
-  Check(Table::Create(options, &table->table));
+  const Status status = Table::Create(options, &table->table);
+  if (status.code() == StatusCode::kIoError) {
+    throw OpError(TF_INTERNAL, "`tier_directory`: " + status.message() +
+                                   ". Expected a directory that exists, can be written to and has "
+                                   "room for the rows beyond `max_hbm_for_values`.");
+  }
+  Check(status);
   return table;
 }
 
@@ -92,6 +98,8 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction) {
     options.admission = AdmissionOf(StringAttribute(construction, "admission"));
     options.bound.max_capacity = IntAttribute(construction, "max_capacity");
     options.bound.strategy = StrategyOf(StringAttribute(construction, "evict_strategy"));
+    options.tiers.fast_bytes = static_cast<uint64_t>(IntAttribute(construction, "fast_bytes"));
+    options.tiers.directory = StringAttribute(construction, "tier_directory");
     kernel.step_per_epoch = IntAttribute(construction, "step_per_epoch");
   });
 }

@@ -11,6 +11,9 @@ namespace tfra::tf {
 namespace {
 
 constexpr size_t kBatch = 16384;
+// Of tables with a budget. The rows of one call are in memory together, and rows that were exported
+// one after the other are of the same shard.
+constexpr size_t kTieredBatch = 1024;
 
 // Rows of fixed size, of which some are picked.
 class Picker {
@@ -38,9 +41,11 @@ Scores ExactScores(const void* scores) {
   return Scores{Scores::kExact, static_cast<const uint64_t*>(scores)};
 }
 
+// parts: the part of each key, or null if all of them are of this one.
 template <typename Key>
 void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
                  std::vector<Picker> rows) {
+  const size_t batch = table->options().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
   std::vector<Key> picked;
   const auto flush = [&] {
     Check(table->Assign(KeyBatch(picked.data(), picked.size()), rows[0].picked(), rows[1].picked(),
@@ -50,10 +55,10 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
     for (Picker& picker : rows) picker.Clear();
   };
   for (size_t i = 0; i < n; ++i) {
-    if (parts[i] != part) continue;
+    if (parts != nullptr && parts[i] != part) continue;
     picked.push_back(keys[i]);
     for (Picker& picker : rows) picker.Add(i);
-    if (picked.size() == kBatch) flush();
+    if (picked.size() == batch) flush();
   }
   flush();
 }
@@ -78,7 +83,7 @@ void Restore(void*, TF_OpKernelContext* op) {
     const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(6);
     const int32_t part = *context.Input(7).data<const int32_t>();
     const int32_t part_count = *context.Input(8).data<const int32_t>();
-    const auto* part_of = parts.data<const int32_t>();
+    const auto* part_of = part_count > 1 ? parts.data<const int32_t>() : nullptr;
     if (part_count > 1) {
       if (parts.elements() != n) {
         InvalidArgument("expected the part of each of " + std::to_string(n) + " keys, received " +
@@ -109,7 +114,8 @@ void Restore(void*, TF_OpKernelContext* op) {
     const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
     const bool has_scores = IsBounded(*table) && scores.dims() == Dims{n};
     const void* score_rows = has_scores ? scores.data<void>() : nullptr;
-    if (part_count <= 1) {
+    const bool at_once = options.tiers.fast_bytes == 0;
+    if (part_count <= 1 && at_once) {
       Check(table->Assign(keys.batch(), values.data(), slot_rows,
                           static_cast<const RowMetadata*>(metadata_rows), ExactScores(score_rows)));
       return;

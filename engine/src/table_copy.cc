@@ -59,11 +59,12 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
   const size_t from_bytes = slot_elements() * SizeOf(ComputeType(options.value_type));
   const std::vector<std::byte> initial = RowLayout(options).initial_slots;
 
-  constexpr size_t kBatch = 16384;
+  // The rows of one call are in memory together, and those of a batch are of one shard or two.
+  const size_t batch_rows = options.tiers.fast_bytes > 0 ? 1024 : 16384;
   ExportBatch batch;
   std::vector<std::string_view> keys, values;
   for (ExportCursor cursor; !cursor.done;) {
-    TFRA_RETURN_IF_ERROR(Export(kBatch, &cursor, &batch));
+    TFRA_RETURN_IF_ERROR(Export(batch_rows, &cursor, &batch));
     const std::vector<std::byte> slots = MoveSlots(moves, batch, from_bytes, initial);
     keys.assign(batch.string_keys.begin(), batch.string_keys.end());
     values.assign(batch.string_values.begin(), batch.string_values.end());

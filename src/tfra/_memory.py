@@ -6,6 +6,7 @@ from typing import Any
 
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
+from tfra._tiers import tiers_spec
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 
@@ -20,6 +21,7 @@ def estimate_memory(
     metadata: bool = False,
     admission: Admission | None = None,
     key_bytes: float = 16,
+    fast_bytes: int | None = None,
 ) -> int:
     """Estimates the memory of a table of this many keys, in bytes.
 
@@ -41,6 +43,7 @@ def estimate_memory(
         admission: As for `tfra.Table`. The memory of a Bloom filter is counted, that of keys which
             wait is not.
         key_bytes: The average length of string keys.
+        fast_bytes: As for `tfra.Table`. Rows in the file are not counted.
 
     Returns:
         An int.
@@ -65,6 +68,7 @@ def estimate_memory(
         rule_of_entry.spec() if rule_of_entry else {"kind": "all"},
         arrays.integer(keys, "keys"),
         float(key_bytes),
+        tiers_spec(fast_bytes, None, dtype)["fast_bytes"],
     )
     kinds = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")
     return sum(parts[kind] for kind in kinds)

@@ -19,6 +19,7 @@ class NativeTable:
         admission: dict[str, Any],
         capacity: int,
         bound: dict[str, Any],
+        tiers: dict[str, Any],
     ) -> None: ...
     def lookup(
         self,
@@ -105,6 +106,7 @@ def estimate_memory(
     admission: dict[str, Any],
     keys: int,
     key_bytes: float,
+    fast_bytes: int,
 ) -> dict[str, int]: ...
 def engine_version() -> str: ...
 def num_threads() -> int: ...

@@ -29,6 +29,14 @@ COUNTERS = (
     "expirations",
     "restrict_runs",
     "waiting",
+    "fast_hits",
+    "slow_hits",
+    "io_reads",
+    "io_writes",
+    "bytes_read",
+    "bytes_written",
+    "fast_bytes",
+    "slow_bytes",
 )
 
 
@@ -42,7 +50,8 @@ class TableStats:
         size: Keys in the table.
         capacity: Keys it can hold before the index grows.
         index_bytes: Memory of the index.
-        row_bytes: Memory of the rows, those of removed keys included until `shrink`.
+        row_bytes: Memory of the rows, those of removed keys included until `shrink`. Rows in a file
+            are not in it.
         string_bytes: Memory of string keys and string values.
         admission_bytes: Memory of what is known of keys that have not entered.
         hits: Keys looked up that were there.
@@ -59,6 +68,15 @@ class TableStats:
         expirations: Keys that left because they had expired.
         restrict_runs: How often `restrict` ran.
         waiting: Keys that were seen and have not entered, where they are known.
+        fast_hits: Keys of all calls whose rows were in memory. This and what follows is 0 for
+            tables without a file; see docs/hkv.md.
+        slow_hits: Keys of all calls whose rows had to be read from the file.
+        io_reads: How often the file was read.
+        io_writes: How often the file was written.
+        bytes_read: Bytes read from the file.
+        bytes_written: Bytes written to the file.
+        fast_bytes: Memory of the rows: `row_bytes`.
+        slow_bytes: The size of the file.
 
     Attributes:
         load: `size / capacity`.
@@ -83,6 +101,14 @@ class TableStats:
     expirations: int
     restrict_runs: int
     waiting: int
+    fast_hits: int
+    slow_hits: int
+    io_reads: int
+    io_writes: int
+    bytes_read: int
+    bytes_written: int
+    fast_bytes: int
+    slow_bytes: int
     load: float = field(init=False)
     lookups: int = field(init=False)
 
@@ -92,7 +118,7 @@ class TableStats:
 
     @property
     def bytes(self) -> int:
-        """All memory: of the index, rows, strings and admission."""
+        """All memory: of the index, rows, strings and admission. The file is not in it."""
         return self.index_bytes + self.row_bytes + self.string_bytes + self.admission_bytes
 
     @property
@@ -100,13 +126,19 @@ class TableStats:
         """`hits / lookups`, or 0 before the first lookup."""
         return self.hits / self.lookups if self.lookups else 0.0
 
+    @property
+    def fast_hit_rate(self) -> float:
+        """`fast_hits / (fast_hits + slow_hits)`, or 0 before the first."""
+        found = self.fast_hits + self.slow_hits
+        return self.fast_hits / found if found else 0.0
+
     @classmethod
     def figures(cls) -> tuple[str, ...]:
         """The names of all figures."""
-        return (*(each.name for each in fields(cls)), "bytes", "hit_rate")
+        return (*(each.name for each in fields(cls)), "bytes", "hit_rate", "fast_hit_rate")
 
     def as_dict(self) -> dict[str, float]:
-        """All figures by name, `bytes` and `hit_rate` included."""
+        """All figures by name, `bytes` and the rates included."""
         return {name: getattr(self, name) for name in self.figures()}
 
     @classmethod

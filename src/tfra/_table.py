@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from tfra import _native, initializers, optimizers
 from tfra._bounded import BoundedTable, bound_spec
 from tfra._display import Facts, Shown, join_batches, readable_bytes
 from tfra._stats import TableStats
+from tfra._tiers import naming_the_directory, tiers_spec
 from tfra._upkeep import TableUpkeep, checked_min_norm, checked_ttl
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
@@ -61,12 +63,19 @@ class Table(BoundedTable, TableUpkeep, Shown):
             `"customized"` for scores that the caller gives.
         remember_counts: Whether, with `"lfu"` and `"epochlfu"`, keys that were evicted or rejected
             go on from about their former count when they come again.
+        fast_bytes: Bytes of memory for rows. Those that do not fit are in a file, and come to
+            memory when they are needed. None for all rows in memory. The index, string keys, and
+            the rows of the calls that are under way are in memory always. See docs/hkv.md.
+        tier_directory: Where that file is; by default in `$TMPDIR`, or `/tmp`. It has no name
+            there, and goes with the table, or with the process.
 
     Raises:
         TypeError: If a dtype, an initializer or an optimizer is unknown, or they do not go
             together.
         ValueError: If a number is out of range.
         MemoryError: If there is no room for `capacity` keys.
+        OSError: If there can be no file in `tier_directory`. Calls of a table with a file raise it
+            when the disk is full or fails; a call that does has changed nothing.
     """
 
     def __init__(
@@ -86,6 +95,8 @@ class Table(BoundedTable, TableUpkeep, Shown):
         max_capacity: int | None = None,
         evict_strategy: str = "lru",
         remember_counts: bool = True,
+        fast_bytes: int | None = None,
+        tier_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._dim = arrays.integer(dim, "dim")
         self._key_dtype = arrays.key_dtype(key_dtype)
@@ -108,21 +119,25 @@ class Table(BoundedTable, TableUpkeep, Shown):
         bound = bound_spec(max_capacity, room, evict_strategy, remember_counts)
         self._max_capacity: int = bound["max_capacity"]
         self._evict_strategy: str = bound["evict_strategy"]
+        tiers = tiers_spec(fast_bytes, tier_directory, self._value_dtype)
+        self._fast_bytes: int = tiers["fast_bytes"]
         self._step = 0
         self._step_lock = threading.Lock()
         # A row longer than the engine takes is refused there; it must not be made here.
         row_dim = self._dim if 1 <= self._dim <= 2**24 else 1
-        self._native = _native.NativeTable(
-            arrays.type_name(self._key_dtype),
-            arrays.type_name(self._value_dtype),
-            self._dim,
-            initializers.spec(self._initializer, self._seed, self._value_dtype, row_dim),
-            self._optimizer.rule() if self._optimizer else {"kind": "none"},
-            self._metadata,
-            self._admission.spec() if self._admission else {"kind": "all"},
-            room,
-            bound,
-        )
+        with naming_the_directory():
+            self._native = _native.NativeTable(
+                arrays.type_name(self._key_dtype),
+                arrays.type_name(self._value_dtype),
+                self._dim,
+                initializers.spec(self._initializer, self._seed, self._value_dtype, row_dim),
+                self._optimizer.rule() if self._optimizer else {"kind": "none"},
+                self._metadata,
+                self._admission.spec() if self._admission else {"kind": "all"},
+                room,
+                bound,
+                tiers,
+            )
         self._slots = dict(self._native.slots())
         self._slot_dtype = arrays.compute_dtype(self._value_dtype)
 
@@ -167,6 +182,11 @@ class Table(BoundedTable, TableUpkeep, Shown):
         return self._admission
 
     @property
+    def fast_bytes(self) -> int | None:
+        """Bytes of memory for rows, or None if all of them are in memory."""
+        return self._fast_bytes or None
+
+    @property
     def slot_names(self) -> tuple[str, ...]:
         """The optimizer slots of a row."""
         return tuple(self._slots)
@@ -200,12 +220,14 @@ class Table(BoundedTable, TableUpkeep, Shown):
         return bool(np.all(self.contains(key)))
 
     def _facts(self) -> Facts:
+        stats = self.stats()
         return {
-            "keys": len(self),
+            "keys": stats.size,
             "dim": self._dim,
             "key_dtype": arrays.type_name(self._key_dtype),
             "value_dtype": arrays.type_name(self._value_dtype),
-            "bytes": readable_bytes(self.memory_usage()["total"]),
+            "bytes": readable_bytes(stats.bytes),
+            "file_bytes": readable_bytes(stats.slow_bytes) if self._fast_bytes else None,
             "optimizer": type(self._optimizer).__name__ if self._optimizer else None,
             "device": "CPU",
         }
@@ -497,7 +519,10 @@ class Table(BoundedTable, TableUpkeep, Shown):
         return TableStats(**self._native.stats())
 
     def memory_usage(self) -> dict[str, int]:
-        """Returns the bytes of `index`, `rows`, `strings` and `admission`, and their `total`."""
+        """Returns the bytes of `index`, `rows`, `strings` and `admission`, and their `total`.
+
+        Rows in a file take no memory: `stats().slow_bytes`.
+        """
         stats = self.stats()
         parts = {
             "index": stats.index_bytes,

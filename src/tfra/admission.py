@@ -123,7 +123,7 @@ class CountingBloomFilter(Admission):
         from tfra import _native
 
         parts = _native.estimate_memory(
-            "int64", "int8", 1, _ZEROS, {"kind": "none"}, False, self.spec(), 0, 0.0
+            "int64", "int8", 1, _ZEROS, {"kind": "none"}, False, self.spec(), 0, 0.0, 0
         )
         return parts["admission_bytes"]
 

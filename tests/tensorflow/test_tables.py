@@ -31,7 +31,12 @@ HKV_OPTIONS = {
     "max_capacity": MEBI,
     "max_hbm_for_values": 1024 * MEBI,
 }
-HKV_EVICTION = {"step_per_epoch": 0, "gen_scores_fn": None, "reserved_key_start_bit": 0}
+HKV_EVICTION = {
+    "step_per_epoch": 0,
+    "gen_scores_fn": None,
+    "reserved_key_start_bit": 0,
+    "tier_directory": None,
+}
 TABLE_TYPES = {"key_dtype": ..., "value_dtype": ..., "default_value": ...}
 
 

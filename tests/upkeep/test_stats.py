@@ -139,18 +139,29 @@ class Reference:
         assert stats.lookups == stats.hits + stats.misses
 
 
+def tiered(max_hbm_for_values: int = 1) -> Any:
+    """Makes tables with rows in a file: with room for more keys than there are here."""
+    config = de.HkvHashTableConfig(0, 10_000, max_hbm_for_values)
+    return de.HkvHashTableCreator(config)
+
+
 @pytest.mark.parametrize(
-    ("types", "shards"),
-    [(("int64", "float32"), None), (("string", "float16"), THREE)],
-    ids=["one table", "three tables of strings"],
+    ("types", "shards", "kv_creator"),
+    [
+        (("int64", "float32"), None, None),
+        (("string", "float16"), THREE, None),
+        (("int64", "float32"), None, tiered()),
+    ],
+    ids=["one table", "three tables of strings", "a table with a file"],
 )
-def test_random_histories(types: tuple[str, str], shards: Any) -> None:
+def test_random_histories(types: tuple[str, str], shards: Any, kv_creator: Any) -> None:
     @hypothesis.settings(max_examples=12)
     @hypothesis.given(events=EVENTS)
     def play(events: list[Any]) -> None:
         variable = de.Variable(
             tf.as_dtype(types[0]), tf.as_dtype(types[1]), DIM, shards,
             restrict_policy=de.TimestampRestrictPolicy, admission=MinCount(2),
+            kv_creator=kv_creator,
         )  # fmt: skip
         reference = Reference(variable)
         for event in events:
@@ -180,11 +191,34 @@ def test_all_figures(devices: list[str] | None) -> None:
     assert stats.capacity >= 100
     assert min(stats.index_bytes, stats.row_bytes, stats.string_bytes) > 0
     assert stats.bytes == stats.index_bytes + stats.row_bytes + stats.string_bytes
+    assert stats.fast_hits == stats.slow_hits == stats.slow_bytes == stats.fast_bytes == 0
+    assert stats.fast_hit_rate == 0.0
     figures = stats.as_dict()
     assert figures["bytes"] == stats.bytes
     assert {"keys" if name == "size" else name for name in figures} >= {"capacity", "refused"}
     variable.restrict(10, trigger=50)
     assert variable.stats().restrict_runs == variable.shard_num
+
+
+def test_figures_of_both_levels(devices: list[str] | None) -> None:
+    variable = de.Variable(dim=DIM, devices=devices, kv_creator=tiered())
+    for start in range(0, 6000, 100):
+        ids = tf.range(start, start + 100, dtype=tf.int64)
+        variable.upsert(ids, tf.ones([100, DIM]))
+    before = variable.stats()
+    assert before.io_writes > 0
+    assert before.bytes_written >= 4000 * DIM * 4
+    assert before.slow_bytes >= 4000 * DIM * 4
+    assert before.fast_bytes == before.row_bytes
+    assert before.bytes == before.index_bytes + before.row_bytes
+    variable.lookup(tf.range(7000, dtype=tf.int64))
+    stats = variable.stats()
+    assert stats.hits - before.hits == 6000
+    fast, slow = stats.fast_hits - before.fast_hits, stats.slow_hits - before.slow_hits
+    assert fast + slow == 6000
+    assert slow > 3000
+    assert stats.bytes_read - before.bytes_read >= slow * DIM * 4
+    assert stats.fast_hit_rate == stats.fast_hits / (stats.fast_hits + stats.slow_hits)
 
 
 @pytest.mark.parametrize("traced", [False, True])

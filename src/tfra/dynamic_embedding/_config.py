@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfra._tiers import directory_name
 from tfra.dynamic_embedding import _arguments as arguments
 
 HKV_INIT_CAPACITY = 1024 * 1024
@@ -50,6 +52,7 @@ class HkvHashTableConfig:
     step_per_epoch: int = 0
     gen_scores_fn: Callable[..., Any] | None = None
     reserved_key_start_bit: int = 0
+    tier_directory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         self.init_capacity = arguments.integer(self.init_capacity, "init_capacity", at_least=0)
@@ -66,6 +69,27 @@ class HkvHashTableConfig:
                 f"`evict_strategy`: expected a HkvEvictStrategy, received {self.evict_strategy!r}"
             )
         self._check_scores()
+        self._check_tiers()
+
+    @property
+    def fast_bytes(self) -> int | None:
+        """Bytes of memory for rows, or None if all of them are in memory."""
+        unlimited = self.max_hbm_for_values in (0, HKV_MAX_HBM_FOR_VALUES)
+        return None if unlimited and self.tier_directory is None else self.max_hbm_for_values
+
+    def _check_tiers(self) -> None:
+        if self.max_hbm_for_values >= 2**63:
+            raise ValueError(
+                "`max_hbm_for_values`: expected a number of bytes below 2**63, received "
+                f"{self.max_hbm_for_values}"
+            )
+        # A plain string, so that it can be saved with a model.
+        self.tier_directory = directory_name(self.tier_directory) or None
+        if self.tier_directory is not None and self.max_hbm_for_values == 0:
+            raise ValueError(
+                "`max_hbm_for_values`: expected the bytes of memory for rows, since there is a "
+                f"`tier_directory`, {self.tier_directory!r}, received 0"
+            )
 
     def _check_scores(self) -> None:
         strategy, function = self.evict_strategy, self.gen_scores_fn

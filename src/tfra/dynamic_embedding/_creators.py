@@ -102,9 +102,9 @@ class CuckooHashTableCreator(KVCreator):
 class HkvHashTableCreator(KVCreator):
     """Makes tables of the class `HkvHashTable`.
 
-    The capacities of the config are those of each table: a Variable on several devices has a table
-    on each. A `gen_scores_fn` that a layer is to be saved with must be known to Keras: put
-    `@keras.saving.register_keras_serializable()` before it.
+    The capacities of the config, and its bytes of memory for rows, are those of each table: a
+    Variable on several devices has a table on each. A `gen_scores_fn` that a layer is to be saved
+    with must be known to Keras: put `@keras.saving.register_keras_serializable()` before it.
 
     Example:
     >>> de = tfra.dynamic_embedding

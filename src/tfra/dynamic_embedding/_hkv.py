@@ -42,11 +42,18 @@ class ScoredTable:
         """What the scores are."""
         return self._config.evict_strategy
 
+    @property
+    def fast_bytes(self) -> int | None:
+        """Bytes of memory for rows, or None if all of them are in memory."""
+        return self._config.fast_bytes
+
     def _create_options(self) -> dict[str, Any]:
         return {
             "max_capacity": self._config.max_capacity,
             "evict_strategy": self._config.evict_strategy.name.lower(),
             "step_per_epoch": self._config.step_per_epoch,
+            "fast_bytes": self._config.fast_bytes or 0,
+            "tier_directory": self._config.tier_directory or "",
         }
 
     def _scores(self, keys: tf.Tensor, given: Any = None) -> list[tf.Tensor]:

@@ -45,6 +45,7 @@ class ShownTables(Shown):
             "key_dtype": self.key_dtype.name,
             "value_dtype": self.value_dtype.name,
             "bytes": None if stats is None else readable_bytes(sum(each.bytes for each in stats)),
+            "file_bytes": _file_bytes(tables, stats),
             "optimizer": optimizer,
             "device": ",".join(dict.fromkeys(_short(t.resource_handle.device) for t in tables)),
             "tables": len(tables) if len(tables) > 1 else None,
@@ -92,6 +93,13 @@ def _stats_now(tables: Sequence[Any]) -> list[TableStats] | None:
         return [table.stats() for table in tables]
     except tf.errors.OpError:  # Its Session or context is gone: what shows it must not fail.
         return None
+
+
+def _file_bytes(tables: Sequence[Any], stats: list[TableStats] | None) -> str | None:
+    """The size of the files of tables that have one."""
+    if stats is None or all(getattr(t, "fast_bytes", None) is None for t in tables):
+        return None
+    return readable_bytes(sum(each.slow_bytes for each in stats))
 
 
 def _is_here(device: str) -> bool:

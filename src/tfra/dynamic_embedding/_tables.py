@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tfra._tf import tf
+from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._config import (
     HKV_INIT_CAPACITY,
     HKV_MAX_CAPACITY,
@@ -81,7 +83,11 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         checkpoint: if True, the contents of the table are saved to and restored from checkpoints.
         init_capacity: room for so many keys from the beginning; more is made when they come.
         max_capacity: the number of keys that the table never exceeds.
-        max_hbm_for_values: accepted; values are in the memory of the host.
+        max_hbm_for_values: bytes of memory for rows, which are values with their optimizer slots.
+            Rows that do not fit are in a file, and come to memory when they are needed. The
+            default, 1 GiB, and 0 keep all rows in memory, unless there is a `tier_directory`: then
+            1 GiB is a number like others. The memory is that of the host; on a host with an
+            accelerator this same budget is where the memory of the device will plug in.
         config: a HkvHashTableConfig, which takes the place of the single settings.
         device: where the table is.
         evict_strategy: a HkvEvictStrategy: what the scores are.
@@ -92,12 +98,17 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
             shape, 0 or more. For CUSTOMIZED, which needs it; for LFU and EPOCHLFU it says how often
             each key counts. In a graph it is called when the graph is made.
         reserved_key_start_bit: accepted; every key is legal here.
+        tier_directory: where the file of rows is; by default in `$TMPDIR`, or `/tmp`. It has no
+            name there, and goes with the table, or with the process.
 
     Raises:
-        TypeError: If an argument is of a wrong type.
+        TypeError: If an argument is of a wrong type, or string values are to be in a file.
         ValueError: If checkpoint is True and no name was specified, a number is out of range,
             `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
             go together.
+        tf.errors.ResourceExhaustedError: By any call of a table with a file, if the disk is full.
+        tf.errors.InternalError: If the file can't be made, read or written for another reason. A
+            call that fails has changed nothing.
     """
 
     def __init__(
@@ -116,6 +127,7 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         step_per_epoch: int = 0,
         gen_scores_fn: Any = None,
         reserved_key_start_bit: int = 0,
+        tier_directory: Any = None,
     ) -> None:
         # A copy, which is checked once more: the caller may change theirs.
         self._config = dataclasses.replace(
@@ -128,8 +140,14 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
                 step_per_epoch,
                 gen_scores_fn,
                 reserved_key_start_bit,
+                tier_directory,
             )
         )
+        if self._config.fast_bytes is not None and arguments.value_dtype(value_dtype) == tf.string:
+            raise TypeError(
+                "`max_hbm_for_values`: expected the default for string values, which are in memory "
+                f"only, received {self._config.max_hbm_for_values}"
+            )
         super().__init__(
             key_dtype,
             value_dtype,
