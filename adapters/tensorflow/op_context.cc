@@ -92,7 +92,6 @@ void Check(const Status& status) {
     case StatusCode::kOk:
       return;
     case StatusCode::kOutOfMemory:
-    case StatusCode::kIoError:  // A full disk, most likely.
       throw OpError(TF_RESOURCE_EXHAUSTED, status.message());
     case StatusCode::kIoError:
       throw OpError(IsFull(status) ? TF_RESOURCE_EXHAUSTED : TF_INTERNAL, status.message());
