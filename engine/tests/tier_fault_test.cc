@@ -89,13 +89,35 @@ TEST(TierFaultsInReads) {
       return table.ExportAll(&batch);
     });
     FailEverywhere(options, IoKind::kRead, [](Table& table) {
-      uint64_t count;
-      return table.CountIf([](const RowMetadata& metadata) { return metadata.time == 7; }, &count);
+      RowHistograms histograms;
+      return table.Histograms(&histograms);
     });
     FailEverywhere(options, IoKind::kRead, [](Table& table) {
       std::unique_ptr<Table> copy;
       return table.CopyWithRule(RuleSpec{RuleKind::kSgd}, false, &copy);
     });
+  }
+}
+
+// Metadata are in memory: what only they decide reads no file.
+TEST(TieredMetadataReadNoFile) {
+  for (KeyType key_type : kKeyTypes) {
+    const std::unique_ptr<Table> table = Filled(Options(key_type, key_type == KeyType::kString));
+    FailIoForTesting(IoKind::kRead, 0);
+    uint64_t count = 0;
+    CHECK_OK(
+        table->CountIf([](const RowMetadata& metadata) { return metadata.time == 7; }, &count));
+    CHECK_EQ(count, uint64_t{kKeys});
+    const TestKeys keys = TestKeys::Range(key_type, 0, kKeys);
+    std::vector<RowMetadata> metadata(keys.size());
+    CHECK_OK(table->LookupMetadata(keys.batch(), metadata.data(), nullptr));
+    for (const RowMetadata& each : metadata) CHECK(each.time == 7 && each.count == 1);
+    CHECK_OK(table->Restrict(kKeys / 2, Ranking::kNewest, &count));
+    CHECK_EQ(count, uint64_t{kKeys - kKeys / 2});
+    CHECK_OK(table->Expire({.written_before = 8}, &count));
+    CHECK_EQ(count, uint64_t{kKeys / 2});
+    CHECK_EQ(table->size(), uint64_t{0});
+    EndFaults();
   }
 }
 
