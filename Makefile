@@ -17,7 +17,7 @@ help:
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
 	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
-	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (40 GB of disk)"
+	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (needs 54 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make wheel     a manylinux wheel in dist/, tested in a clean environment"
 	@echo "make wheels    the wheels of a release (needs Python 3.10 to 3.13)"
@@ -115,7 +115,7 @@ bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "two levels against one, and against RocksDB"
 	$(BIN)/python bench/compare_tiers.py
 
-# Not part of `make bench`: it takes a while, and 40 GB of disk in $$TMPDIR.
+# Not part of `make bench`: it takes a while, and 54 GB of free disk in $$TMPDIR.
 bench-large: $(VENV)/.installed
 	$(BIN)/python bench/large.py
 

@@ -75,7 +75,8 @@ class Table(BoundedTable, TableUpkeep, Shown):
         ValueError: If a number is out of range.
         MemoryError: If there is no room for `capacity` keys.
         OSError: If there can be no file in `tier_directory`. Calls of a table with a file raise it
-            when the disk is full or fails; a call that does has changed nothing.
+            when the disk is full or fails; docs/hkv.md says what such a call has changed: nothing,
+            but for rare cases.
     """
 
     def __init__(

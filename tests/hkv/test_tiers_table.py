@@ -260,6 +260,16 @@ def test_rows_in_memory_keep_to_the_budget() -> None:
         assert table.stats().slow_bytes >= 20_000 * row - 1.15 * budget
 
 
+def test_shrinking_gives_the_memory_of_large_calls_back() -> None:
+    table = tfra.Table(16, fast_bytes=200_000)
+    table.upsert(np.arange(50_000), np.ones((50_000, 16), np.float32))
+    assert table.stats().fast_bytes >= 50_000 * 64  # The rows of one call are in memory together.
+    table.shrink()
+    assert table.stats().fast_bytes <= 300_000
+    assert table.stats().slow_bytes >= 50_000 * 64 - 300_000
+    assert (table.lookup(np.arange(50_000)) == 1).all()
+
+
 # --- Threads.
 
 

@@ -107,8 +107,8 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
             `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
             go together.
         tf.errors.ResourceExhaustedError: By any call of a table with a file, if the disk is full.
-        tf.errors.InternalError: If the file can't be made, read or written for another reason. A
-            call that fails has changed nothing.
+        tf.errors.InternalError: If the file can't be made, read or written for another reason.
+            docs/hkv.md says what a call that fails has changed: nothing, but for rare cases.
     """
 
     def __init__(
