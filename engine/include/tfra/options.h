@@ -148,7 +148,7 @@ struct TableOptions {
   int64_t dim = 1;
   InitializerSpec initializer;
   RuleSpec rule;
-  // Each row also carries a RowMetadata (8 bytes), kept up to date by every write.
+  // Each key also has a RowMetadata (8 bytes, in the index), kept up to date by every write.
   bool metadata = false;
   AdmissionSpec admission;
   // Room for so many keys before the index first grows.

@@ -1,7 +1,7 @@
 // A concurrent table from keys to rows, used in batches.
 //
-// A row is [value | optimizer slots | metadata]. A key that was never written has no row; its value
-// is the initial value of (seed, key), which a lookup computes and does not store.
+// A row is [value | optimizer slots], and may have metadata. A key that was never written has no
+// row; its value is the initial value of (seed, key), which a lookup computes and does not store.
 //
 // Threads: any thread may call anything at any time. Each row is read and written as a whole: no
 // reader sees half an update, and no update is lost. A batch is not one transaction: another
@@ -121,11 +121,11 @@ struct Scores {
 
 using ScorePredicate = std::function<bool(uint64_t score)>;
 
-// Kept in each row of a table with TableOptions::metadata, renewed by every write to the row.
+// Kept for each row of a table with TableOptions::metadata, renewed by every write to the row.
 struct RowMetadata {
   uint32_t time;  // Table::clock() of the last write.
   // Writes so far; stays at its maximum. An optimizer step counts once for each key, however often
-  // the batch has it.
+  // the batch has it. A key that an admission rule lets in starts with the times it was seen.
   uint32_t count;
 };
 
@@ -356,13 +356,14 @@ class Table {
   virtual void SetEpoch(uint32_t epoch) = 0;
   virtual uint32_t epoch() const = 0;
 
-  // Leaves the `keep` best rows and evicts the others. Takes a few passes like those above, and
-  // little memory. Exact if no other thread writes meanwhile; rows that others write while it runs
-  // may stay in addition. REQUIRES as for CountIf.
+  // Leaves the `keep` best rows and evicts the others. Takes two passes like those above, and some
+  // three bytes for each row. Exact if no other thread writes meanwhile; rows that others write
+  // while it runs may stay in addition. REQUIRES as for CountIf.
   virtual Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) = 0;
-  // Removes what has expired, in one pass; of keys that wait to enter, those last seen before
-  // `written_before`. REQUIRES (kInvalidArgument otherwise): TableOptions::metadata, unless only
-  // norms are looked at, from 0 writes on; floating values, if norms are.
+  // Removes what has expired, in one pass, or one for each part of the rule; of keys that wait to
+  // enter, those last seen before `written_before`. REQUIRES: TableOptions::metadata, unless only
+  // norms are looked at, from 0 writes on (kInvalidArgument otherwise); floating values, if norms
+  // are (kWrongType otherwise).
   virtual Status Expire(const ExpiryRule& rule, uint64_t* expired) = 0;
   // One pass, like those above.
   virtual Status Histograms(RowHistograms* histograms) = 0;
