@@ -37,6 +37,8 @@ struct alignas(64) Bucket {
   // 262,144 writes go to this one bucket.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
+  uint32_t RowOf(uint32_t i) const { return rows[i].load(std::memory_order_relaxed); }
+
   // Entries in use, as a bit mask.
   uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
 

@@ -49,10 +49,9 @@ class RankSearch {
     return rank <= high_ ? kWithin : kAbove;
   }
 
-  // The upper halves of the first and the last rank within. Ranks with smaller upper halves are
-  // below, with larger ones above; others have to be looked at.
-  uint64_t upper_low() const { return static_cast<uint64_t>(low_ >> 64); }
-  uint64_t upper_high() const { return static_cast<uint64_t>(high_ >> 64); }
+  // The first and the last rank within.
+  Rank low() const { return low_; }
+  Rank high() const { return high_; }
 
   // The numbers of one part of the data, gone through by one thread.
   class Part {

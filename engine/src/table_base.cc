@@ -129,15 +129,14 @@ void TableBase::RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Ta
   PrepareDrop(shard, CountEntries(entries), tally);
   uint64_t size = shard->size();
   shard->Erase(bucket, entries);
+  if (bounds_ == nullptr && tiers_ == nullptr && StringsPerRow() == 0) {
+    ForEachEntry(entries, [&](uint32_t i) { shard->GiveRow(bucket->RowOf(i)); });
+    return;
+  }
   ForEachEntry(entries, [&](uint32_t i) {
-    const uint32_t row = bucket->rows[i].load(std::memory_order_relaxed);
     if (bounds_ != nullptr) bounds_->GiveRoom(size--);
-    if (StringsPerRow() > 0) DropStrings(row, tally);
-    if (tiers_ == nullptr) {
-      shard->GiveRow(row);
-    } else {
-      DropRow(shard, row, tally);
-    }
+    DropStrings(bucket->RowOf(i), tally);
+    DropRow(shard, bucket->RowOf(i), tally);
   });
 }
 

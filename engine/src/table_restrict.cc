@@ -42,35 +42,42 @@ struct ShardNotes {
   std::vector<EntryNote> undecided;  // Those for which the pass could not tell.
 };
 
-template <typename RankOf>
-ShardNotes NoteRanks(const BucketArray& array, UpperRank upper_rank, RankOf rank_of,
+template <typename HashOf>
+ShardNotes NoteRanks(const BucketArray& array, UpperRank upper_rank, HashOf hash_of,
                      RankSearch::Part* part) {
   ShardNotes notes{&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
-  const uint64_t low = part->search().upper_low(), width = part->search().upper_high() - low;
+  const Rank low = part->search().low(), high = part->search().high();
+  const uint64_t upper_low = static_cast<uint64_t>(low >> 64);
+  const uint64_t width = static_cast<uint64_t>(high >> 64) - upper_low;
   const uint64_t* metadata = array.metadata();
   uint64_t all_below = 0, all_above = 0;
   for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-    // Without branches, which nobody could predict; so places that are not used count too.
-    uint32_t below = 0, within = 0;
+    const Bucket& bucket = array.buckets[b];
+    // Without branches, which nobody could predict; so places that are not used are looked at too.
+    uint32_t below = 0, unclear = 0;
 #pragma GCC unroll 5
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       const uint64_t upper = upper_rank(metadata + i);
-      below |= static_cast<uint32_t>(upper < low) << i;
-      within |= static_cast<uint32_t>(upper - low <= width) << i;
+      below |= static_cast<uint32_t>(upper < upper_low) << i;
+      unclear |= static_cast<uint32_t>(upper - upper_low <= width) << i;
     }
-    const uint32_t state = array.buckets[b].state.load(std::memory_order_relaxed);
+    const uint32_t state = bucket.state.load(std::memory_order_relaxed);
     const uint32_t used = state & Bucket::kUsed;
+    uint32_t within = 0;
+    ForEachEntry(unclear & used, [&](uint32_t i) TFRA_INLINE {
+      const Rank rank = static_cast<Rank>(upper_rank(metadata + i)) << 64 | hash_of(bucket, i);
+      below |= static_cast<uint32_t>(rank < low) << i;
+      within |= static_cast<uint32_t>(rank >= low && rank <= high) << i;
+    });
     below &= used;
-    within &= used;
     all_below += CountEntries(below);
     all_above += CountEntries(used & ~(below | within));
-    ForEachEntry(within, [&](uint32_t i) TFRA_INLINE {
-      const Rank rank = rank_of(array, b, i);
-      const RankSearch::Side side = part->Add(rank);
-      below |= static_cast<uint32_t>(side == RankSearch::kBelow) << i;
-      if (side == RankSearch::kWithin) notes.undecided.push_back({b, i, rank});
-    });
     notes.buckets[b] = {state, static_cast<uint8_t>(below)};
+    ForEachEntry(within, [&](uint32_t i) {
+      const Rank rank = static_cast<Rank>(upper_rank(metadata + i)) << 64 | hash_of(bucket, i);
+      part->Add(rank);
+      notes.undecided.push_back({b, i, rank});
+    });
   }
   part->Count(RankSearch::kBelow, all_below);
   part->Count(RankSearch::kAbove, all_above);
@@ -83,9 +90,12 @@ template <typename Keys>
 Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
   const UpperRank upper_rank(ranking);
+  const auto hash_of = [](const Bucket& bucket, uint32_t i) TFRA_INLINE {
+    return Keys::Hash(bucket.words[i].load(std::memory_order_relaxed));
+  };
   const auto rank_of = [=](const BucketArray& array, uint64_t b, uint32_t i) {
-    const uint64_t hash = Keys::Hash(array.buckets[b].words[i].load(std::memory_order_relaxed));
-    return static_cast<Rank>(upper_rank(array.metadata() + b * kBucketEntries + i)) << 64 | hash;
+    return static_cast<Rank>(upper_rank(array.metadata() + b * kBucketEntries + i)) << 64 |
+           hash_of(array.buckets[b], i);
   };
   EpochGuard guard;  // An array that is seen twice has been there all the time.
   RankSearch search(keep);
@@ -107,7 +117,7 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       RankSearch::Part part(search);
       {
         std::lock_guard lock(shards_[s].mutex());
-        notes[s] = NoteRanks(*shards_[s].array(), upper_rank, rank_of, &part);
+        notes[s] = NoteRanks(*shards_[s].array(), upper_rank, hash_of, &part);
       }
       search.Take(part);
     });

@@ -38,15 +38,15 @@ void CheckAgainstSorting(const std::vector<Rank>& ranks, Sample sample = Sample:
         for (size_t p = 0; p < parts; ++p) {
           RankSearch::Part part(search);
           for (size_t i = p; i < n; i += parts) {
-            const uint64_t upper = static_cast<uint64_t>(ranks[i] >> 64);
-            RankSearch::Side side =
-                upper < search.upper_low() ? RankSearch::kBelow : RankSearch::kAbove;
-            if (upper < search.upper_low() || upper > search.upper_high()) {
-              part.Count(side, 1);
+            const RankSearch::Side side = search.SideOf(ranks[i]);
+            CHECK_EQ(side == RankSearch::kBelow, ranks[i] < search.low());
+            CHECK_EQ(side == RankSearch::kAbove, ranks[i] > search.high());
+            // Those that are not within need only be counted.
+            if (side == RankSearch::kWithin || i % 2 == 0) {
+              CHECK(part.Add(ranks[i]) == side);
             } else {
-              side = part.Add(ranks[i]);
+              part.Count(side, 1);
             }
-            CHECK_EQ(static_cast<int>(side), static_cast<int>(search.SideOf(ranks[i])));
           }
           search.Take(part);
         }
