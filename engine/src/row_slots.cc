@@ -159,8 +159,9 @@ void RowSlots::RetireSlots(std::vector<uint32_t> slots) {
     RowSlots* owner;
     std::vector<uint32_t> slots;
   };
+  auto* retired = new Waiting{this, std::move(slots)};
   users_.fetch_add(1, std::memory_order_relaxed);
-  Retire({{new Waiting{this, std::move(slots)}, 0, [](void* pointer, size_t) {
+  Retire({{retired, 0, [](void* pointer, size_t) {
              const std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(pointer));
              {
                std::lock_guard lock(waiting->owner->mutex_);

@@ -255,7 +255,10 @@ TFRA_CATCH_BAD_ALLOC
 void TableBase::CompactRows() {
   const uint64_t slow = tiers_ == nullptr ? 0 : tiers_->slow_rows();
   const uint32_t live = static_cast<uint32_t>(size() - slow);
+  size_t free = 0;
+  for (uint32_t s = 0; s < kShards; ++s) free += shards_[s].free_rows().size();
   std::vector<uint32_t> gaps;
+  gaps.reserve(free);
   for (uint32_t s = 0; s < kShards; ++s) {
     for (uint32_t row : shards_[s].free_rows()) {
       if (row < live) gaps.push_back(row);

@@ -25,6 +25,13 @@ namespace tfra {
     return Status::OutOfMemory("out of memory for the needs of one call"); \
   }
 
+// Returns what body() does, or that there is no memory for it.
+template <typename Body>
+Status CatchBadAlloc(Body&& body) try {
+  return body();
+}
+TFRA_CATCH_BAD_ALLOC
+
 // Counting is always on. Only bench/counters.py, which measures what it costs, builds without.
 #ifdef TFRA_NO_COUNTERS
 inline constexpr bool kCounters = false;

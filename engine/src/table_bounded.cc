@@ -150,8 +150,9 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
   ParallelFor(lists.size(), ThreadsFor(total), [&](size_t list) {
     std::vector<uint32_t>& keys = lists[list];
     const ShardSet shards = together ? kAllShards : ShardSet{1} << list;
+    const size_t occurrences = keys.size();
     if (call->next != nullptr) KeepFirst(call->words, call->next.get(), &keys);
-    RunOp(prototype, keys.size(), [&](Op* op, Tally* tally) {
+    RunOp(prototype, occurrences, [&](Op* op, Tally* tally) {
       for (size_t k = 0; k < keys.size() && statuses[list].ok(); k += kKeysPerLock) {
         EpochGuard guard;
         ShardLocks locks(shards_.get(), shards);
@@ -354,8 +355,10 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0) shard.Tidy();
   uint32_t number = 0;
   if (bounds_->TakeRoom(shard.size())) {
-    Status status = shard.Grow(shard.size() + 1);
-    if (status.ok()) status = TakeRow(&shard, &number);
+    const Status status = CatchBadAlloc([&] {
+      TFRA_RETURN_IF_ERROR(shard.Grow(shard.size() + 1));
+      return TakeRow(&shard, &number);
+    });
     if (!status.ok()) {
       bounds_->GiveRoom(shard.size() + 1);
       return status;

@@ -4,41 +4,42 @@
 namespace tfra {
 
 template <typename Keys>
-Status TableOf<Keys>::FetchRows(const Words& words, const KeyParts& parts) const {
+Status TableOf<Keys>::FetchRows(const Words& words, const KeyParts& parts,
+                                const Inserts& inserts) const {
   std::vector<Tally> tallies(parts.parts());
   SharedStatus status;
-  ParallelFor(parts.parts(), parts.parts(),
-              [&](size_t part) { status.Set(FetchPart(words, parts, part, &tallies[part])); });
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    status.Set(FetchPart(words, parts, part, inserts, &tallies[part]));
+  });
   for (Tally& tally : tallies) Count(std::move(tally));
   return status.Get();
 }
 
 template <typename Keys>
 Status TableOf<Keys>::FetchPart(const Words& words, const KeyParts& parts, size_t part,
-                                Tally* tally) const {
+                                const Inserts& inserts, Tally* tally) const {
   EpochGuard guard;
   std::vector<SlowRow> slow;
   NeededRows needed;
-  size_t keys = SurveyPart(words, parts, part, &slow, &needed);
+  const size_t found = SurveyPart(words, parts, part, inserts, &slow, &needed);
   bool demoted = false;
-  uint64_t all_needed = 0;
   for (uint32_t s = 0; s < kShards; ++s) {
     if (needed[s] == 0) continue;
-    all_needed += needed[s];
     tiers_->shard(s).needed.store(needed[s], std::memory_order_relaxed);
     TFRA_RETURN_IF_ERROR(MakeFastRoom(s, needed[s], true, &demoted));
   }
   tally->slow_hits = slow.size();
-  tally->fast_hits = keys - all_needed;
+  tally->fast_hits = found - slow.size();
   // Rows of this very batch may have had to leave.
-  if (demoted) SurveyPart(words, parts, part, &slow, &needed);
+  if (demoted) SurveyPart(words, parts, part, inserts, &slow, &needed);
   return ReadSlow(&words, &slow, Promotion::kAlways, nullptr);
 }
 
 template <typename Keys>
 size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size_t part,
-                                 std::vector<SlowRow>* slow, NeededRows* needed) const {
-  size_t keys = 0;
+                                 const Inserts& inserts, std::vector<SlowRow>* slow,
+                                 NeededRows* needed) const {
+  size_t keys = 0, missing = 0;
   slow->clear();
   needed->fill(0);
   const auto need = [&](size_t i) { ++(*needed)[ShardOf(Keys::Hash(words[i]))]; };
@@ -46,12 +47,14 @@ size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size
     uint32_t slot = kInMemory;
     const bool found = ReadRow(words[i], words.bytes(i), &slot, [](const std::byte*) {});
     if (found && slot == kInMemory) return;
-    need(i);
+    missing += !found;
+    if (found || inserts(i)) need(i);
     if (found) slow->push_back({static_cast<uint32_t>(i), slot});
   };
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     if (probe.row == nullptr) {
-      need(i);
+      ++missing;
+      if (inserts(i)) need(i);
     } else if (!IsHit(probe, words.bytes(i)) || !StillValid(probe.bucket, probe.state)) {
       late(i);
     }
@@ -63,7 +66,7 @@ size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size
         words.data(), count, 0, [=](size_t k) TFRA_INLINE { return order[k]; }, [](size_t) {},
         visit, late);
   });
-  return keys;
+  return keys - missing;
 }
 
 template <typename Keys>
@@ -74,14 +77,16 @@ void TableOf<Keys>::TrimRows(const KeyParts& parts) const {
       // As much as this batch needed, so that the next one finds it. The batch is stored: if the
       // file cannot take more, the next call says so.
       const uint64_t needed = tiers_->shard(s).needed.load(std::memory_order_relaxed);
-      (void)MakeFastRoom(s, std::min(needed, tiers_->share() / 4), false).ok();
+      (void)CatchBadAlloc([&] {
+        return MakeFastRoom(s, std::min(needed, tiers_->share() / 4), false);
+      }).ok();
     }
   });
 }
 
 #define TFRA_INSTANTIATE(Keys)                                  \
   template void TableOf<Keys>::TrimRows(const KeyParts&) const; \
-  template Status TableOf<Keys>::FetchRows(const Words&, const KeyParts&) const;
+  template Status TableOf<Keys>::FetchRows(const Words&, const KeyParts&, const Inserts&) const;
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "batch.h"
@@ -205,16 +206,18 @@ class TableOf : public TableBase {
   }
   // Of a tiered table: moves the rows of a batch to memory, and makes room there for its new keys,
   // before anything changes.
-  Status FetchRows(const Words& words, const KeyParts& parts) const;
+  using Inserts = std::function<bool(size_t i)>;  // Whether key i, missing, is to be inserted.
+  Status FetchRows(const Words& words, const KeyParts& parts, const Inserts& inserts) const;
   // Rows that a batch needs memory for, by shard.
   using NeededRows = std::array<uint64_t, kShards>;
   // Finds the keys of a part whose rows are in the file, and what the part needs. Returns how many
-  // keys it has.
-  size_t SurveyPart(const Words& words, const KeyParts& parts, size_t part,
+  // of its keys are there.
+  size_t SurveyPart(const Words& words, const KeyParts& parts, size_t part, const Inserts& inserts,
                     std::vector<SlowRow>* slow, NeededRows* needed) const;
   // Makes room again after a batch.
   void TrimRows(const KeyParts& parts) const;
-  Status FetchPart(const Words& words, const KeyParts& parts, size_t part, Tally* tally) const;
+  Status FetchPart(const Words& words, const KeyParts& parts, size_t part, const Inserts& inserts,
+                   Tally* tally) const;
 
   // --- table_bounded.cc
 

@@ -91,7 +91,8 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
       EditRow(RowAt(number), layout_.stride,
               [&](std::byte* to) { std::memcpy(to, row->row, layout_.stride); });
       tiers_->Mark(number) = row->slot;
-      tiers_->SetHeat(number, seen ? 1 : 0);
+      // Those of a writing call stay until it comes to them.
+      tiers_->SetHeat(number, seen || promotion == Promotion::kAlways ? 1 : 0);
       MoveEntry(entry, number);
       tier.slow.fetch_sub(1, std::memory_order_relaxed);
     }

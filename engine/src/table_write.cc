@@ -108,7 +108,14 @@ Status TableOf<Keys>::Write(const Words& words, const KeyParts& parts, const Op&
                             const Scores& scores, const Report& report) {
   TFRA_RETURN_IF_ERROR(CheckScores(scores));
   PendingBlobs new_keys;
-  if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(FetchRows(words, parts));
+  if (tiers_ != nullptr) {
+    // Of keys that have to be let in few are: for them room is made when they have come.
+    const NewKeys new_keys = prototype.context.new_keys;
+    const bool some_enter =
+        new_keys == NewKeys::kInsert || (new_keys == NewKeys::kAdmit && admission_ == nullptr);
+    const auto inserts = [&](size_t i) { return some_enter && prototype.Inserts(i); };
+    TFRA_RETURN_IF_ERROR(FetchRows(words, parts, inserts));
+  }
   TFRA_RETURN_IF_ERROR(PrepareInserts(words, parts, prototype, &new_keys));
   const Status status = bounds_ == nullptr
                             ? WriteUnbounded(words, parts, prototype, &new_keys)

@@ -220,5 +220,32 @@ TEST(OutOfMemoryInAdmission) {
   });
 }
 
+// A new key that a batch has many times is written as often: what it replaces is kept somewhere.
+TEST(OutOfMemoryInBoundedStrings) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kString, 1);
+  options.bound = {16, EvictStrategy::kLru};
+  const std::vector<int64_t> same(600, 1000);
+  const std::vector<std::string_view> values(same.size(), "a value that is not short");
+  const KeyBatch batch(same.data(), same.size());
+  for (bool pages : {false, true}) {
+    for (int point = 0, failures = 1; failures > 0 && point < kMaxFailurePoints; ++point) {
+      const std::unique_ptr<Table> table = MakeTable(options);
+      for (int64_t key = 0; key < 16; ++key) {
+        CHECK_OK(table->Assign(KeyBatch(&key, 1), values.data()));
+      }
+      const Outcome outcome = CallWithFailure(
+          pages, point, *table, [&](Table& called) { return called.Assign(batch, values.data()); });
+      failures = outcome.failed;
+      CHECK(outcome.status.ok() || outcome.status.code() == StatusCode::kOutOfMemory);
+      // No row is left as one that is being written.
+      std::string value;
+      bool exists = false;
+      CHECK_OK(table->Lookup(KeyBatch(same.data(), 1), {}, &value, &exists));
+      CHECK_EQ(table->size(), uint64_t{16});
+      CHECK(!exists || value == values[0]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tfra::test

@@ -146,6 +146,11 @@ TEST(TierFaultsInWritesDoNotStopReads) {
       CHECK_OK(LookUp(*table, begin, begin + 100));
   }
   CHECK(Train(*table, kKeys, 3 * kKeys).code() == StatusCode::kIoError);
+  // Keys that are not there, and are not to be inserted, need no room.
+  const TestKeys others = TestKeys::Range(KeyType::kInt64, kKeys, 3 * kKeys);
+  TestRows rows(ValueType::kFloat32, others.size(), kDim);
+  CHECK_OK(table->AssignExisting(others.batch(), rows.out()));
+  CHECK_OK(table->Touch(others.batch(), NewKeys::kDrop));
   EndFaults();
   CHECK(RowsOf(*table) == before);
 }
