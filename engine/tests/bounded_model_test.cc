@@ -284,8 +284,8 @@ void RunHistories(EvictStrategy strategy) {
         TableOptions options = OptionsOf(key_type, type, kDim);
         if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
         options.bound = {max_capacity, strategy, false};
-        // So many at least, for the largest of them to be full most of the time.
-        History(options, static_cast<uint64_t>(max_capacity)).Run(kSlowdown == 1 ? 800 : 300);
+        // Fewer would not keep the largest of them full most of the time.
+        History(options, static_cast<uint64_t>(max_capacity)).Run(800);
       }
     }
   }
