@@ -107,9 +107,7 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     const uint32_t state = bucket.BeginWrite();
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (state >> i & 1) drop(bucket.rows[i].load(std::memory_order_relaxed));
-      if (columns_.scores) {
-        __atomic_store_n(array->ScoreOf(&bucket, i), kNoScore, __ATOMIC_RELAXED);
-      }
+      array->ClearColumns(&bucket, i);
     }
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
@@ -137,6 +135,7 @@ Status Shard::Replace(uint64_t count) {
   auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_};
   fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
   if (columns_.scores) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
+  if (columns_.metadata) std::fill_n(fresh->metadata(), count * kBucketEntries, kNoMetadata);
   BucketArray* old = array_.load(std::memory_order_relaxed);
   strays_ = 0;
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
@@ -173,11 +172,7 @@ Status Shard::TakeBlock() {
 void Shard::Erase(Bucket* bucket, uint32_t entries) {
   const BucketArray& array = *array_.load(std::memory_order_relaxed);
   const uint32_t state = bucket->BeginWrite();
-  if (columns_.scores) {
-    for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
-      SetScore({bucket, static_cast<uint32_t>(__builtin_ctz(rest))}, kNoScore);
-    }
-  }
+  ForEachEntry(entries, [&](uint32_t i) { array.ClearColumns(bucket, i); });
   bucket->EndWrite(state & ~entries);
   for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
     const uint32_t index = static_cast<uint32_t>(__builtin_ctz(rest));

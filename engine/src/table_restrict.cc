@@ -26,63 +26,24 @@ class UpperRank {
   int rotation_;
 };
 
-// What a pass has seen of a shard. Of a bucket it is good for as long as its state is the same.
-struct ShardNotes {
-  struct BucketNote {
-    uint32_t state = 0;
-    uint8_t go = 0;  // Which entries have too low a rank.
-  };
-  struct EntryNote {
-    uint64_t bucket;
-    uint32_t index;
-    Rank rank;
-  };
-  const BucketArray* array = nullptr;
-  std::vector<BucketNote> buckets;
-  std::vector<EntryNote> undecided;  // Those for which the pass could not tell.
-};
+// How the upper ranks of the places of a bucket compare with a range, as bit masks. Without
+// branches, which nobody could predict. Places without an entry are neither.
+struct Sides {
+  uint32_t below = 0;
+  uint32_t within = 0;
 
-template <typename HashOf>
-ShardNotes NoteRanks(const BucketArray& array, UpperRank upper_rank, HashOf hash_of,
-                     RankSearch::Part* part) {
-  ShardNotes notes{&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
-  const Rank low = part->search().low(), high = part->search().high();
-  const uint64_t upper_low = static_cast<uint64_t>(low >> 64);
-  const uint64_t width = static_cast<uint64_t>(high >> 64) - upper_low;
-  const uint64_t* metadata = array.metadata();
-  uint64_t all_below = 0, all_above = 0;
-  for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-    const Bucket& bucket = array.buckets[b];
-    // Without branches, which nobody could predict; so places that are not used are looked at too.
-    uint32_t below = 0, unclear = 0;
+  [[gnu::always_inline]] Sides(const uint64_t* metadata, UpperRank upper_rank, uint64_t low,
+                               uint64_t high) {
 #pragma GCC unroll 5
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       const uint64_t upper = upper_rank(metadata + i);
-      below |= static_cast<uint32_t>(upper < upper_low) << i;
-      unclear |= static_cast<uint32_t>(upper - upper_low <= width) << i;
+      below |= static_cast<uint32_t>(upper < low) << i;
+      within |= static_cast<uint32_t>((upper - low <= high - low) & (upper != kNoMetadata)) << i;
     }
-    const uint32_t state = bucket.state.load(std::memory_order_relaxed);
-    const uint32_t used = state & Bucket::kUsed;
-    uint32_t within = 0;
-    ForEachEntry(unclear & used, [&](uint32_t i) TFRA_INLINE {
-      const Rank rank = static_cast<Rank>(upper_rank(metadata + i)) << 64 | hash_of(bucket, i);
-      below |= static_cast<uint32_t>(rank < low) << i;
-      within |= static_cast<uint32_t>(rank >= low && rank <= high) << i;
-    });
-    below &= used;
-    all_below += CountEntries(below);
-    all_above += CountEntries(used & ~(below | within));
-    notes.buckets[b] = {state, static_cast<uint8_t>(below)};
-    ForEachEntry(within, [&](uint32_t i) {
-      const Rank rank = static_cast<Rank>(upper_rank(metadata + i)) << 64 | hash_of(bucket, i);
-      part->Add(rank);
-      notes.undecided.push_back({b, i, rank});
-    });
   }
-  part->Count(RankSearch::kBelow, all_below);
-  part->Count(RankSearch::kAbove, all_above);
-  return notes;
-}
+};
+
+uint64_t UpperHalf(Rank rank) { return static_cast<uint64_t>(rank >> 64); }
 
 }  // namespace
 
@@ -90,16 +51,11 @@ template <typename Keys>
 Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
   const UpperRank upper_rank(ranking);
-  const auto hash_of = [](const Bucket& bucket, uint32_t i) TFRA_INLINE {
-    return Keys::Hash(bucket.words[i].load(std::memory_order_relaxed));
-  };
-  const auto rank_of = [=](const BucketArray& array, uint64_t b, uint32_t i) {
+  const auto rank_of = [=](const BucketArray& array, uint64_t b, uint32_t i) TFRA_INLINE {
     return static_cast<Rank>(upper_rank(array.metadata() + b * kBucketEntries + i)) << 64 |
-           hash_of(array.buckets[b], i);
+           Keys::Hash(array.buckets[b].words[i].load(std::memory_order_relaxed));
   };
-  EpochGuard guard;  // An array that is seen twice has been there all the time.
   RankSearch search(keep);
-  std::array<ShardNotes, kShards> notes;
   for (uint64_t tries = 0; tries == 0 || !search.Found(); ++tries) {
     // Neighbours in the index have nothing else in common: every so many buckets are a fair sample.
     const uint64_t every = size() / RankSearch::kSample;
@@ -113,19 +69,33 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       }
     }
     search.Aim(std::move(sample), size());
+    const Rank low = search.low(), high = search.high();
     ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
       RankSearch::Part part(search);
       {
         std::lock_guard lock(shards_[s].mutex());
-        notes[s] = NoteRanks(*shards_[s].array(), upper_rank, hash_of, &part);
+        const BucketArray& array = *shards_[s].array();
+        const uint64_t* metadata = array.metadata();
+        uint64_t below = 0, unclear = 0;
+        for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
+          const Sides sides(metadata, upper_rank, UpperHalf(low), UpperHalf(high));
+          below += CountEntries(sides.below);
+          unclear += CountEntries(sides.within);
+          ForEachEntry(sides.within,
+                       [&](uint32_t i) TFRA_INLINE { part.Add(rank_of(array, b, i)); });
+        }
+        part.Count(RankSearch::kBelow, below);
+        part.Count(RankSearch::kAbove, shards_[s].size() - below - unclear);
       }
       search.Take(part);
     });
   }
 
+  const Rank boundary = search.boundary();
   std::atomic<uint64_t> ties{search.ties()};
-  const auto goes = [&](Rank rank) {
-    if (rank != search.boundary()) return rank < search.boundary();
+  const auto goes = [&](Rank rank) TFRA_INLINE {
+    if (rank != boundary) [[likely]]
+      return rank < boundary;
     uint64_t left = ties.load();
     while (left > 0 && !ties.compare_exchange_weak(left, left - 1)) {
     }
@@ -137,35 +107,17 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
     Counting([&](Tally* tally) {
       std::lock_guard lock(shards_[s].mutex());
       const BucketArray& array = *shards_[s].array();
-      ShardNotes& seen = notes[s];
-      const bool same_array = &array == seen.array;
-      if (!same_array) seen = {&array, std::vector<ShardNotes::BucketNote>(array.count), {}};
-      const auto unchanged = [&](uint64_t b) {
-        const uint32_t state = array.buckets[b].state.load(std::memory_order_relaxed);
-        return same_array && state == seen.buckets[b].state;
-      };
-      for (const auto& [b, i, rank] : seen.undecided) {
-        if (unchanged(b)) seen.buckets[b].go |= static_cast<uint8_t>(goes(rank) << i);
+      const uint64_t* metadata = array.metadata();
+      for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
+        const Sides sides(metadata, upper_rank, UpperHalf(boundary), UpperHalf(boundary));
+        uint32_t go = sides.below;
+        ForEachEntry(sides.within, [&](uint32_t i) TFRA_INLINE {
+          go |= static_cast<uint32_t>(goes(rank_of(array, b, i))) << i;
+        });
+        if (go == 0) continue;
+        RemoveEntries(&shards_[s], array.buckets + b, go, tally);
+        tally->evictions += CountEntries(go);
       }
-      size_t leaving = 0;
-      for (uint64_t b = 0; b < array.count; ++b) {
-        uint32_t go = seen.buckets[b].go;
-        if (!unchanged(b)) {  // By other threads: it is looked at anew.
-          go = 0;
-          ForEachEntry(array.buckets[b].used(), [&](uint32_t i) {
-            go |= static_cast<uint32_t>(goes(rank_of(array, b, i))) << i;
-          });
-          seen.buckets[b].go = static_cast<uint8_t>(go);
-        }
-        leaving += CountEntries(go);
-      }
-      PrepareDrop(&shards_[s], leaving, tally);
-      for (uint64_t b = 0; b < array.count; ++b) {
-        if (const uint32_t go = seen.buckets[b].go; go != 0) {
-          RemoveEntries(&shards_[s], array.buckets + b, go, tally);
-        }
-      }
-      tally->evictions += leaving;
       total += tally->evictions;
     });
   });

@@ -356,8 +356,8 @@ class Table {
   virtual void SetEpoch(uint32_t epoch) = 0;
   virtual uint32_t epoch() const = 0;
 
-  // Leaves the `keep` best rows and evicts the others. Takes two passes like those above, and some
-  // three bytes for each row. Exact if no other thread writes meanwhile; rows that others write
+  // Leaves the `keep` best rows and evicts the others. Takes two passes like those above, and
+  // little memory. Exact if no other thread writes meanwhile; rows that others write
   // while it runs may stay in addition. REQUIRES as for CountIf.
   virtual Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) = 0;
   // Removes what has expired, in one pass, or one for each part of the rule; of keys that wait to
