@@ -50,8 +50,8 @@ class Table(BoundedTable, TableUpkeep, Shown):
         seed: An int; two tables with equal seeds and initializers have equal initial values.
         optimizer: A name such as `"adam"`, or one of `tfra.optimizers`. Its slots are part of the
             rows, in float32 (float64 for float64 values).
-        metadata: Whether rows carry the time of their last write and the number of writes: 8 bytes,
-            which `restrict`, `touch`, `usage`, and `expire` need.
+        metadata: Whether keys have the time of their last write and the number of writes, which
+            `restrict`, `touch`, `usage`, and `expire` need: 8 bytes for each place of the index.
         capacity: The number of keys to make room for.
         admission: Which keys may enter: one of `tfra.admission`, or None for all.
         ttl: Seconds after which a row that was not written has expired; see `expire`. Implies

@@ -187,7 +187,7 @@ class TimestampRestrictPolicy(_EnginePolicy):
     """Keeps the keys that were updated last.
 
     Times are in seconds. Of keys updated in the same second, those updated more often stay. They
-    are part of the rows, are saved and restored with them, and are kept up to date by training.
+    are saved and restored with the rows, and are kept up to date by training.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -218,8 +218,8 @@ class FrequencyRestrictPolicy(_EnginePolicy):
     """Keeps the keys that were updated most often.
 
     An optimizer step counts once for each key of its batch. Of keys with the same number, those
-    updated last stay. The numbers are part of the rows, are saved and restored with them, and are
-    kept up to date by training.
+    updated last stay. The numbers are saved and restored with the rows, and are kept up to date by
+    training.
 
     Args:
         var: The `Variable` to be restricted.
