@@ -135,7 +135,6 @@ Status Shard::Replace(uint64_t count) {
   auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_};
   fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
   if (columns_.scores) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
-  if (columns_.metadata) std::fill_n(fresh->metadata(), count * kBucketEntries, kNoMetadata);
   BucketArray* old = array_.load(std::memory_order_relaxed);
   strays_ = 0;
   for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {

@@ -33,8 +33,6 @@ void GrowBy(std::vector<T>* vector, size_t extra) {
 
 // In the place of a score: there is no key. Larger than all scores.
 inline constexpr uint64_t kNoScore = UINT64_MAX;
-// The same in the place of metadata.
-inline constexpr uint64_t kNoMetadata = UINT64_MAX;
 
 inline uint32_t ShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> (64 - kShardBits)); }
 
@@ -82,7 +80,7 @@ struct BucketArray {
     return scores() + PlaceOf(bucket, index);
   }
 
-  // The metadata, kNoMetadata where there is no entry. REQUIRES, for these: columns.metadata.
+  // The metadata, anything where there is no entry. REQUIRES, for these: columns.metadata.
   uint64_t* metadata() const {
     return scores() + (columns.scores ? count * kBucketEntries : uint64_t{0});
   }
@@ -91,15 +89,12 @@ struct BucketArray {
         __atomic_load_n(metadata() + PlaceOf(bucket, index), __ATOMIC_RELAXED));
   }
   void SetMetadata(const Bucket* bucket, uint32_t index, RowMetadata value) const {
-    if (std::bit_cast<uint64_t>(value) == kNoMetadata) --value.count;
     __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
                      __ATOMIC_RELAXED);
   }
   // Takes what the columns have of an entry out.
   void ClearColumns(const Bucket* bucket, uint32_t index) const {
-    const uint64_t place = PlaceOf(bucket, index);
-    if (columns.scores) __atomic_store_n(scores() + place, kNoScore, __ATOMIC_RELAXED);
-    if (columns.metadata) __atomic_store_n(metadata() + place, kNoMetadata, __ATOMIC_RELAXED);
+    if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), kNoScore, __ATOMIC_RELAXED);
   }
 
  private:

@@ -26,20 +26,22 @@ class UpperRank {
   int rotation_;
 };
 
-// How the upper ranks of the places of a bucket compare with a range, as bit masks. Without
-// branches, which nobody could predict. Places without an entry are neither.
+// How the upper ranks of the entries of a bucket compare with a range, as bit masks. Without
+// branches, which nobody could predict; so places without an entry are looked at too.
 struct Sides {
   uint32_t below = 0;
   uint32_t within = 0;
 
-  [[gnu::always_inline]] Sides(const uint64_t* metadata, UpperRank upper_rank, uint64_t low,
-                               uint64_t high) {
+  [[gnu::always_inline]] Sides(const uint64_t* metadata, uint32_t used, UpperRank upper_rank,
+                               uint64_t low, uint64_t high) {
 #pragma GCC unroll 5
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       const uint64_t upper = upper_rank(metadata + i);
       below |= static_cast<uint32_t>(upper < low) << i;
-      within |= static_cast<uint32_t>((upper - low <= high - low) & (upper != kNoMetadata)) << i;
+      within |= static_cast<uint32_t>(upper - low <= high - low) << i;
     }
+    below &= used;
+    within &= used;
   }
 };
 
@@ -78,7 +80,8 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
         const uint64_t* metadata = array.metadata();
         uint64_t below = 0, unclear = 0;
         for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-          const Sides sides(metadata, upper_rank, UpperHalf(low), UpperHalf(high));
+          const Sides sides(metadata, array.buckets[b].used(), upper_rank, UpperHalf(low),
+                            UpperHalf(high));
           below += CountEntries(sides.below);
           unclear += CountEntries(sides.within);
           ForEachEntry(sides.within,
@@ -109,7 +112,8 @@ Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted
       const BucketArray& array = *shards_[s].array();
       const uint64_t* metadata = array.metadata();
       for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-        const Sides sides(metadata, upper_rank, UpperHalf(boundary), UpperHalf(boundary));
+        const Sides sides(metadata, array.buckets[b].used(), upper_rank, UpperHalf(boundary),
+                          UpperHalf(boundary));
         uint32_t go = sides.below;
         ForEachEntry(sides.within, [&](uint32_t i) TFRA_INLINE {
           go |= static_cast<uint32_t>(goes(rank_of(array, b, i))) << i;
