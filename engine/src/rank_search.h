@@ -58,8 +58,6 @@ class RankSearch {
    public:
     explicit Part(const RankSearch& search) : search_(search) {}
 
-    const RankSearch& search() const { return search_; }
-
     Side Add(Rank rank) {
       const Side side = search_.SideOf(rank);
       if (side == kWithin) within_.push_back(rank);

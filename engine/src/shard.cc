@@ -11,7 +11,7 @@
 namespace tfra {
 namespace {
 
-// Of an array: its buckets, the one at the end, and its scores.
+// Of an array: its buckets, the one at the end, and its columns.
 size_t BytesOf(uint64_t buckets, EntryColumns columns) {
   return buckets * Shard::BytesPerBucket(columns) + sizeof(Bucket);
 }
@@ -107,7 +107,7 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     const uint32_t state = bucket.BeginWrite();
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (state >> i & 1) drop(bucket.rows[i].load(std::memory_order_relaxed));
-      array->ClearColumns(&bucket, i);
+      array->ClearScore(&bucket, i);
     }
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
@@ -171,7 +171,7 @@ Status Shard::TakeBlock() {
 void Shard::Erase(Bucket* bucket, uint32_t entries) {
   const BucketArray& array = *array_.load(std::memory_order_relaxed);
   const uint32_t state = bucket->BeginWrite();
-  ForEachEntry(entries, [&](uint32_t i) { array.ClearColumns(bucket, i); });
+  ForEachEntry(entries, [&](uint32_t i) { array.ClearScore(bucket, i); });
   bucket->EndWrite(state & ~entries);
   for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
     const uint32_t index = static_cast<uint32_t>(__builtin_ctz(rest));

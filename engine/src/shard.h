@@ -92,8 +92,8 @@ struct BucketArray {
     __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
                      __ATOMIC_RELAXED);
   }
-  // Takes what the columns have of an entry out.
-  void ClearColumns(const Bucket* bucket, uint32_t index) const {
+  // Says that there is no entry, where there are scores: they are searched without the buckets.
+  void ClearScore(const Bucket* bucket, uint32_t index) const {
     if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), kNoScore, __ATOMIC_RELAXED);
   }
 
