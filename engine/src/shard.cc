@@ -107,7 +107,7 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     const uint32_t state = bucket.BeginWrite();
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       if (state >> i & 1) drop(bucket.rows[i].load(std::memory_order_relaxed));
-      array->ClearScore(&bucket, i);
+      array->Clear(&bucket, i);
     }
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
@@ -168,23 +168,23 @@ Status Shard::TakeBlock() {
   return Status::Ok();
 }
 
-void Shard::Erase(Bucket* bucket, uint32_t entries) {
+void Shard::Erase(const Entry* entries, size_t count) {
   const BucketArray& array = *array_.load(std::memory_order_relaxed);
-  const uint32_t state = bucket->BeginWrite();
-  ForEachEntry(entries, [&](uint32_t i) { array.ClearScore(bucket, i); });
-  bucket->EndWrite(state & ~entries);
-  for (uint32_t rest = entries; rest != 0; rest &= rest - 1) {
-    const uint32_t index = static_cast<uint32_t>(__builtin_ctz(rest));
-    const uint64_t hash = HashOf(bucket->words[index].load(std::memory_order_relaxed));
-    if (array.Home(hash) == bucket) continue;
+  for (const Entry* entry = entries; entry < entries + count; ++entry) {
+    const auto [bucket, index] = *entry;
+    const uint32_t state = bucket->BeginWrite();
+    array.Clear(bucket, index);
+    bucket->EndWrite(state & ~(1u << index));
+    const uint64_t home = array.HomeOf(HashOf(entry->word()));
+    if (array.buckets + home == bucket) continue;
     --strays_;
-    for (SearchPath path(array, array.HomeOf(hash)); path.bucket() != bucket; path.Advance()) {
+    for (SearchPath path(array, home); path.bucket() != bucket; path.Advance()) {
       const uint32_t passed = path.bucket()->BeginWrite();
       const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
       path.bucket()->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
     }
   }
-  size_.store(size() - CountEntries(entries), std::memory_order_relaxed);
+  size_.store(size() - count, std::memory_order_relaxed);
 }
 
 }  // namespace tfra

@@ -80,7 +80,7 @@ struct BucketArray {
     return scores() + PlaceOf(bucket, index);
   }
 
-  // The metadata, anything where there is no entry. REQUIRES, for these: columns.metadata.
+  // The metadata, 0 where there is no entry. REQUIRES, for these: columns.metadata.
   uint64_t* metadata() const {
     return scores() + (columns.scores ? count * kBucketEntries : uint64_t{0});
   }
@@ -92,9 +92,10 @@ struct BucketArray {
     __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
                      __ATOMIC_RELAXED);
   }
-  // Says that there is no entry, where there are scores: they are searched without the buckets.
-  void ClearScore(const Bucket* bucket, uint32_t index) const {
+  // Says that there is no entry: columns are searched without the buckets.
+  void Clear(const Bucket* bucket, uint32_t index) const {
     if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), kNoScore, __ATOMIC_RELAXED);
+    if (columns.metadata) SetMetadata(bucket, index, {});
   }
 
  private:
@@ -236,9 +237,9 @@ class Shard {
     __atomic_store_n(ScoreOf(entry), score, __ATOMIC_RELAXED);
   }
 
-  // Takes entries of a bucket out, given as a bit mask. Their rows are the caller's to give back.
-  void Erase(Bucket* bucket, uint32_t entries);
-  void Erase(Entry entry) { Erase(entry.bucket, 1u << entry.index); }
+  // Takes entries out. Their rows, which they still name, are the caller's to give back.
+  void Erase(const Entry* entries, size_t count);
+  void Erase(Entry entry) { Erase(&entry, 1); }
 
   // Moves all entries into an array of the size that fits `keys` keys. REQUIRES: size() <= keys.
   Status Rebuild(uint64_t keys);

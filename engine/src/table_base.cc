@@ -125,19 +125,16 @@ void TableBase::DropStrings(uint32_t number, Tally* tally) const {
   for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
 }
 
-void TableBase::RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const {
-  PrepareDrop(shard, CountEntries(entries), tally);
+void TableBase::RemoveEntries(Shard* shard, const Shard::Entry* entries, size_t count,
+                              Tally* tally) const {
+  PrepareDrop(shard, count, tally);
   uint64_t size = shard->size();
-  shard->Erase(bucket, entries);
-  if (bounds_ == nullptr && tiers_ == nullptr && StringsPerRow() == 0) {
-    ForEachEntry(entries, [&](uint32_t i) { shard->GiveRow(bucket->RowOf(i)); });
-    return;
-  }
-  ForEachEntry(entries, [&](uint32_t i) {
+  shard->Erase(entries, count);
+  for (size_t i = 0; i < count; ++i) {
     if (bounds_ != nullptr) bounds_->GiveRoom(size--);
-    DropStrings(bucket->RowOf(i), tally);
-    DropRow(shard, bucket->RowOf(i), tally);
-  });
+    DropStrings(entries[i].row(), tally);
+    DropRow(shard, entries[i].row(), tally);
+  }
 }
 
 Status TableBase::TakeRow(Shard* shard, uint32_t* row) const {

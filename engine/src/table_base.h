@@ -169,11 +169,11 @@ class TableBase : public Table {
                               : std::min(size + more, std::max(size, bounds_->shard_keys()));
   }
 
-  // Takes entries of a bucket out, with their rows and strings; counting them is the caller's.
-  // REQUIRES: the shard's mutex.
-  void RemoveEntries(Shard* shard, Bucket* bucket, uint32_t entries, Tally* tally) const;
+  // Takes entries out, with their rows and strings; counting them is the caller's. REQUIRES: the
+  // shard's mutex.
+  void RemoveEntries(Shard* shard, const Shard::Entry* entries, size_t count, Tally* tally) const;
   void RemoveEntry(Shard* shard, Shard::Entry entry, Tally* tally) const {
-    RemoveEntries(shard, entry.bucket, 1u << entry.index, tally);
+    RemoveEntries(shard, &entry, 1, tally);
   }
 
   // --- table_tiers.cc: tiered tables.

@@ -16,6 +16,8 @@
 
 namespace tfra {
 
+class RankSearch;
+
 template <typename Keys>
 class TableOf : public TableBase {
  public:
@@ -284,6 +286,13 @@ class TableOf : public TableBase {
                    std::vector<SlowRow>* slow) const;
   void Truncate(size_t rows, ExportBatch* batch) const;
 
+  // --- table_restrict.cc
+
+  // Finds the boundary among `size` numbers. sample(array, bucket number, list) adds those of a
+  // bucket to a list; look(shard, part) tells a search what those of a shard are like.
+  template <typename Sample, typename Look>
+  void FindBoundary(RankSearch* search, uint64_t size, Sample&& sample, Look&& look);
+
   // --- table_visit.h
 
   // Calls visit(entry, row) for every row of a shard, with its mutex. `row_bytes` from `row_offset`
@@ -308,8 +317,11 @@ class TableOf : public TableBase {
   // Calls visit(shard number, entry, metadata) for every row, a shard at a time, with its mutex.
   template <typename Visit>
   void VisitMetadata(Visit&& visit);
-  // Removes the rows for which goes(metadata) is true, counts them by `counter`, and returns how
-  // many.
+  // Removes the rows that going(array, bucket number) says, as a bit mask, counts them by
+  // `counter`, and returns how many. The mask may have places without an entry.
+  template <typename Going>
+  uint64_t RemoveEntriesOf(uint64_t Tally::* counter, Going&& going);
+  // Removes those for which goes(metadata) is true.
   template <typename Goes>
   uint64_t RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes);
 };

@@ -10,11 +10,10 @@
 namespace tfra {
 namespace {
 
-// The upper half of a rank: what counts more, then the rest. The lower half is the hash of the key,
-// which tells equal ones apart: not by chance, and not by their order.
-class UpperRank {
+// What rows are ranked by: their metadata, what counts more first. Where there is no entry it is 0.
+class MetadataRank {
  public:
-  explicit UpperRank(Ranking ranking) : rotation_(ranking == Ranking::kNewest ? 32 : 0) {}
+  explicit MetadataRank(Ranking ranking) : rotation_(ranking == Ranking::kNewest ? 32 : 0) {}
 
   // Of what a place of the index has as its metadata.
   [[gnu::always_inline]] uint64_t operator()(const uint64_t* metadata) const {
@@ -22,110 +21,128 @@ class UpperRank {
     return std::rotl(__atomic_load_n(metadata, __ATOMIC_RELAXED), rotation_);
   }
 
+  // The places of a bucket for whose rank `is` is true, as a bit mask. Without branches, which
+  // nobody could predict.
+  template <typename Is>
+  [[gnu::always_inline]] uint32_t Mask(const uint64_t* metadata, Is&& is) const {
+    uint32_t mask = 0;
+#pragma GCC unroll 5
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      mask |= static_cast<uint32_t>(is((*this)(metadata + i))) << i;
+    }
+    return mask;
+  }
+
  private:
   int rotation_;
 };
 
-// How the upper ranks of the entries of a bucket compare with a range, as bit masks. Without
-// branches, which nobody could predict; so places without an entry are looked at too.
-struct Sides {
-  uint32_t below = 0;
-  uint32_t within = 0;
-
-  [[gnu::always_inline]] Sides(const uint64_t* metadata, uint32_t used, UpperRank upper_rank,
-                               uint64_t low, uint64_t high) {
-#pragma GCC unroll 5
-    for (uint32_t i = 0; i < kBucketEntries; ++i) {
-      const uint64_t upper = upper_rank(metadata + i);
-      below |= static_cast<uint32_t>(upper < low) << i;
-      within |= static_cast<uint32_t>(upper - low <= high - low) << i;
-    }
-    below &= used;
-    within &= used;
-  }
-};
-
-uint64_t UpperHalf(Rank rank) { return static_cast<uint64_t>(rank >> 64); }
+// Tells a search about all metadata of a shard.
+void AddRanks(const Shard& shard, MetadataRank rank_of, RankSearch::Part* part) {
+  const BucketArray& array = *shard.array();
+  const uint64_t* metadata = array.metadata();
+  const uint64_t places = array.count * kBucketEntries;
+  RankSearch::Add(places, [=](uint64_t i) TFRA_INLINE { return rank_of(metadata + i); }, part);
+  // The places without an entry have rank 0, and no business here.
+  const uint64_t empty = places - shard.size();
+  part->seen -= empty;
+  part->below -= part->low > 0 ? empty : 0;
+  part->to_low -= empty;
+  part->to_high -= empty;
+}
 
 }  // namespace
 
 template <typename Keys>
-Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
-  TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
-  const UpperRank upper_rank(ranking);
-  const auto rank_of = [=](const BucketArray& array, uint64_t b, uint32_t i) TFRA_INLINE {
-    return static_cast<Rank>(upper_rank(array.metadata() + b * kBucketEntries + i)) << 64 |
-           Keys::Hash(array.buckets[b].words[i].load(std::memory_order_relaxed));
-  };
-  RankSearch search(keep);
-  for (uint64_t tries = 0; tries == 0 || !search.Found(); ++tries) {
-    // Neighbours in the index have nothing else in common: every so many buckets are a fair sample.
-    const uint64_t every = size() / RankSearch::kSample;
-    std::vector<Rank> sample;
+template <typename Sample, typename Look>
+void TableOf<Keys>::FindBoundary(RankSearch* search, uint64_t size, Sample&& sample, Look&& look) {
+  // Neighbours in the index have nothing else in common: every so many buckets are a fair sample.
+  const uint64_t every = this->size() / RankSearch::kSample;
+  for (uint64_t tries = 0; tries == 0 || !search->Found(); ++tries) {
+    std::vector<uint64_t> numbers;
     for (uint32_t s = 0; every > 0 && s < kShards; ++s) {
       std::lock_guard lock(shards_[s].mutex());
       const BucketArray& array = *shards_[s].array();
-      for (uint64_t b = tries % every; b < array.count; b += every) {
-        ForEachEntry(array.buckets[b].used(),
-                     [&](uint32_t i) { sample.push_back(rank_of(array, b, i)); });
-      }
+      for (uint64_t b = tries % every; b < array.count; b += every) sample(array, b, &numbers);
     }
-    search.Aim(std::move(sample), size());
-    const Rank low = search.low(), high = search.high();
-    ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-      RankSearch::Part part(search);
+    search->Aim(std::move(numbers), size);
+    ParallelFor(kShards, ThreadsFor(this->size()), [&](size_t s) {
+      RankSearch::Part part = search->NewPart();
       {
         std::lock_guard lock(shards_[s].mutex());
-        const BucketArray& array = *shards_[s].array();
-        const uint64_t* metadata = array.metadata();
-        uint64_t below = 0, unclear = 0;
-        for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-          const Sides sides(metadata, array.buckets[b].used(), upper_rank, UpperHalf(low),
-                            UpperHalf(high));
-          below += CountEntries(sides.below);
-          unclear += CountEntries(sides.within);
-          ForEachEntry(sides.within,
-                       [&](uint32_t i) TFRA_INLINE { part.Add(rank_of(array, b, i)); });
-        }
-        part.Count(RankSearch::kBelow, below);
-        part.Count(RankSearch::kAbove, shards_[s].size() - below - unclear);
+        look(shards_[s], &part);
       }
-      search.Take(part);
+      search->Take(part);
     });
   }
+}
 
-  const Rank boundary = search.boundary();
-  std::atomic<uint64_t> ties{search.ties()};
-  const auto goes = [&](Rank rank) TFRA_INLINE {
-    if (rank != boundary) [[likely]]
-      return rank < boundary;
+template <typename Keys>
+Status TableOf<Keys>::Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) try {
+  TFRA_RETURN_IF_ERROR(CheckMetadata("restricting"));
+  const MetadataRank rank_of(ranking);
+  RankSearch ranks(keep);
+  FindBoundary(
+      &ranks, size(),
+      [&](const BucketArray& array, uint64_t b, std::vector<uint64_t>* sample) {
+        ForEachEntry(array.buckets[b].used(), [&](uint32_t i) {
+          sample->push_back(rank_of(array.metadata() + b * kBucketEntries + i));
+        });
+      },
+      [&](const Shard& shard, RankSearch::Part* part) { AddRanks(shard, rank_of, part); });
+
+  // Of those with the rank of the boundary the ones with the smallest hashes go: that is neither by
+  // chance nor by their order.
+  const auto equal = [&](const BucketArray& array, uint64_t b) TFRA_INLINE {
+    const uint64_t boundary = ranks.boundary();
+    return array.buckets[b].used() & rank_of.Mask(array.metadata() + b * kBucketEntries,
+                                                  [=](uint64_t rank) { return rank == boundary; });
+  };
+  const auto hash_of = [](const BucketArray& array, uint64_t b, uint32_t i) TFRA_INLINE {
+    return Keys::Hash(array.buckets[b].words[i].load(std::memory_order_relaxed));
+  };
+  RankSearch hashes(ranks.equals() - ranks.ties());
+  const bool some_equals_go = ranks.ties() > 0 && ranks.ties() < ranks.equals();
+  if (some_equals_go) {
+    FindBoundary(
+        &hashes, ranks.equals(),
+        [&](const BucketArray& array, uint64_t b, std::vector<uint64_t>* sample) {
+          ForEachEntry(equal(array, b),
+                       [&](uint32_t i) { sample->push_back(hash_of(array, b, i)); });
+        },
+        [&](const Shard& shard, RankSearch::Part* part) {
+          const BucketArray& array = *shard.array();
+          for (uint64_t b = 0; b < array.count; ++b) {
+            ForEachEntry(equal(array, b), [&](uint32_t i) TFRA_INLINE {
+              RankSearch::Add(1, [&](uint64_t) { return hash_of(array, b, i); }, part);
+            });
+          }
+        });
+  }
+
+  std::atomic<uint64_t> ties{hashes.ties()};
+  const auto goes_by_hash = [&](uint64_t hash) TFRA_INLINE {
+    if (hash != hashes.boundary()) [[likely]]
+      return hash < hashes.boundary();
     uint64_t left = ties.load();
     while (left > 0 && !ties.compare_exchange_weak(left, left - 1)) {
     }
     return left > 0;
   };
   Counting([](Tally* tally) { ++tally->restrict_runs; });
-  std::atomic<uint64_t> total{0};
-  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    Counting([&](Tally* tally) {
-      std::lock_guard lock(shards_[s].mutex());
-      const BucketArray& array = *shards_[s].array();
-      const uint64_t* metadata = array.metadata();
-      for (uint64_t b = 0; b < array.count; ++b, metadata += kBucketEntries) {
-        const Sides sides(metadata, array.buckets[b].used(), upper_rank, UpperHalf(boundary),
-                          UpperHalf(boundary));
-        uint32_t go = sides.below;
-        ForEachEntry(sides.within, [&](uint32_t i) TFRA_INLINE {
-          go |= static_cast<uint32_t>(goes(rank_of(array, b, i))) << i;
-        });
-        if (go == 0) continue;
-        RemoveEntries(&shards_[s], array.buckets + b, go, tally);
-        tally->evictions += CountEntries(go);
-      }
-      total += tally->evictions;
-    });
+  // Ranks smaller than this go; or, where all equal ones do, up to it.
+  const uint64_t boundary = ranks.boundary();
+  const bool equals_go = ranks.ties() > 0 && !some_equals_go;
+  const auto goes = [=](uint64_t rank) { return equals_go ? rank <= boundary : rank < boundary; };
+  *evicted = RemoveEntriesOf(&Tally::evictions, [&](const BucketArray& array, uint64_t b) {
+    uint32_t going = rank_of.Mask(array.metadata() + b * kBucketEntries, goes);
+    if (some_equals_go) {
+      ForEachEntry(equal(array, b), [&](uint32_t i) TFRA_INLINE {
+        going |= static_cast<uint32_t>(goes_by_hash(hash_of(array, b, i))) << i;
+      });
+    }
+    return going;
   });
-  *evicted = total;
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

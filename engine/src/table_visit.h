@@ -120,27 +120,48 @@ void TableOf<Keys>::VisitMetadata(Visit&& visit) {
 }
 
 template <typename Keys>
-template <typename Goes>
-uint64_t TableOf<Keys>::RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes) {
+template <typename Going>
+uint64_t TableOf<Keys>::RemoveEntriesOf(uint64_t Tally::* counter, Going&& going) {
   std::atomic<uint64_t> total{0};
   ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
     Counting([&](Tally* tally) {
+      // Some buckets' entries go at once: how many go of one bucket no CPU can predict.
+      constexpr size_t kBatch = 256;
+      Shard::Entry entries[kBatch + kBucketEntries];
+      size_t count = 0;
+      const auto remove = [&] {
+        RemoveEntries(&shards_[s], entries, count, tally);
+        tally->*counter += count;
+        count = 0;
+      };
       std::lock_guard lock(shards_[s].mutex());
       const BucketArray& array = *shards_[s].array();
       for (uint64_t b = 0; b < array.count; ++b) {
-        Bucket* bucket = array.buckets + b;
-        uint32_t go = 0;
-        ForEachEntry(bucket->used(), [&](uint32_t i) {
-          go |= static_cast<uint32_t>(goes(array.MetadataOf(bucket, i))) << i;
-        });
-        if (go == 0) continue;
-        RemoveEntries(&shards_[s], bucket, go, tally);
-        tally->*counter += CountEntries(go);
+        const uint32_t mask = going(array, b) & array.buckets[b].used();
+        for (uint32_t i = 0; i < kBucketEntries; ++i) {
+          entries[count] = {array.buckets + b, i};
+          count += mask >> i & 1;
+        }
+        if (count >= kBatch) remove();
       }
+      remove();
       total += tally->*counter;
     });
   });
   return total;
+}
+
+template <typename Keys>
+template <typename Goes>
+uint64_t TableOf<Keys>::RemoveByMetadata(uint64_t Tally::* counter, Goes&& goes) {
+  return RemoveEntriesOf(counter, [&](const BucketArray& array, uint64_t b) {
+    const Bucket* bucket = array.buckets + b;
+    uint32_t going = 0;
+    ForEachEntry(bucket->used(), [&](uint32_t i) {
+      going |= static_cast<uint32_t>(goes(array.MetadataOf(bucket, i))) << i;
+    });
+    return going;
+  });
 }
 
 }  // namespace tfra
