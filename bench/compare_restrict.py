@@ -19,7 +19,16 @@ import time
 
 import numpy as np
 from measure_restrict import memory
-from peers import BENCH, PEER_ENVIRONMENT, PEER_PYTHON, Record, say, set_up_peer
+from peers import (
+    BENCH,
+    PEER_ENVIRONMENT,
+    PEER_PYTHON,
+    Record,
+    add_output_arguments,
+    say,
+    set_up_peer,
+    write_json,
+)
 
 import tfra
 
@@ -43,8 +52,8 @@ def restrict(system: str, keys: int) -> Record:
     return record
 
 
-def compare(keys: int, rounds: int) -> None:
-    """Has the two systems restrict in turns, and prints the ratio of the best."""
+def compare(keys: int, rounds: int) -> Record:
+    """Has the two systems restrict in turns; prints the ratio of the best, and returns them."""
     say(f"restrict {keys:,} keys of dim 32 to half of them")
     missing = set_up_peer()
     systems = ["tfra"] if missing else ["peer", "tfra"]
@@ -53,16 +62,20 @@ def compare(keys: int, rounds: int) -> None:
         for system in systems:
             records[system].append(restrict(system, keys))
     best = {system: min(r["seconds"] for r in records[system]) for system in systems}
-    worst = max(r["extra_bytes"] / r["table_bytes"] for r in records["tfra"])
+    worst = {
+        system: max(r["extra_bytes"] / r["table_bytes"] for r in records[system])
+        for system in systems
+    }
     if missing:
         say(f"peer not measured: {missing}")
     else:
         say(f"restrict: {best['peer'] / best['tfra']:.1f} times the peer's speed (goal 20)")
-    say(f"memory in addition: at most {100 * worst:.1f} % of the table (goal below 10 %)")
+    say(f"memory in addition: at most {100 * worst['tfra']:.1f} % of the table (goal below 10 %)")
+    return {"keys": keys, "peer_not_measured": missing, "seconds": best, "extra": worst}
 
 
-def admit(keys: int, batch: int = 1_000_000) -> None:
-    """Lets a Bloom filter see distinct keys once, and prints the memory they took."""
+def admit(keys: int, batch: int = 1_000_000) -> Record:
+    """Lets a Bloom filter see distinct keys once; prints the memory they took, and returns it."""
     rule = tfra.admission.CountingBloomFilter(2, capacity=keys, error_rate=0.01)
     say(f"admission: {keys:,} distinct keys seen once, {rule}")
     before = memory("VmRSS")
@@ -83,6 +96,12 @@ def admit(keys: int, batch: int = 1_000_000) -> None:
     )
     if stats.refused + stats.size != keys or stats.admission_bytes != rule.memory_bytes:
         raise SystemExit(f"failed: expected every key to be refused or let in. Received: {stats}")
+    return {
+        "keys": keys,
+        "asked_bytes": rule.memory_bytes,
+        "filter_bytes": stats.admission_bytes,
+        "let_in": stats.size,
+    }
 
 
 def main() -> None:
@@ -91,9 +110,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer keys")
+    add_output_arguments(parser)
     arguments = parser.parse_args()
-    compare(200_000 if arguments.quick else 5_000_000, rounds=3)
-    admit(1_000_000 if arguments.quick else 100_000_000)
+    restricted = compare(200_000 if arguments.quick else 5_000_000, rounds=3)
+    admitted = admit(1_000_000 if arguments.quick else 100_000_000)
+    document = {"records": [restricted, admitted]}
+    path = write_json(document, "compare-restrict", arguments.results, arguments.json)
+    say(f"results in {path}")
 
 
 if __name__ == "__main__":

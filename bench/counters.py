@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from peers import ROOT, say
+from peers import ROOT, Record, add_output_arguments, say, write_json
 
 TOOLS = Path(sys.executable).parent
 FOLDERS = {"with": ROOT / "build" / "cpp", "without": ROOT / "build" / "no-counters"}
@@ -30,18 +30,19 @@ def build(folder: Path, target: str, *flags: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def measure(keys: int, turns: int) -> None:
-    """Prints the cost for tables of so many keys."""
+def measure(keys: int, turns: int) -> Record:
+    """Prints the cost for tables of so many keys, and returns it."""
     libraries = [str(folder / "engine" / "libtfra_engine.so") for folder in FOLDERS.values()]
     binary = FOLDERS["with"] / "engine" / "counters_bench"
     command = [str(binary), *libraries, "--keys", str(keys), "--turns", str(turns)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
+    found: Record = json.loads(done.stdout)
     say(
         f"{keys:>12,} keys: {found['with'] / 1e6:6.1f} M lookups/s with counters, "
         f"{found['without'] / 1e6:6.1f} without; they cost {found['median']:.1f} % "
         f"(half of all turns: {found['low']:.1f} to {found['high']:.1f} %; goal: at most 2 %)"
     )
+    return {"keys": keys, **found}
 
 
 def main() -> None:
@@ -50,16 +51,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="100,000 keys, few turns")
+    add_output_arguments(parser)
     arguments = parser.parse_args()
     say("building the engine without counters")
     build(FOLDERS["with"], "counters_bench")
     build(FOLDERS["with"], "tfra_engine")
     build(FOLDERS["without"], "tfra_engine", "-DCMAKE_CXX_FLAGS=-DTFRA_NO_COUNTERS")
-    if arguments.quick:
-        measure(100_000, turns=20)
-        return
-    for keys in (1_000_000, 10_000_000):
-        measure(keys, turns=500)
+    sizes, turns = ((100_000,), 20) if arguments.quick else ((1_000_000, 10_000_000), 500)
+    records = [measure(keys, turns) for keys in sizes]
+    path = write_json({"records": records}, "counters", arguments.results, arguments.json)
+    say(f"results in {path}")
 
 
 if __name__ == "__main__":

@@ -234,6 +234,52 @@ are 32 floats with their Adam slots, ids follow a Zipf law with the exponent 1.0
     return section("Two levels", text, results, ("Ratios to others", "bench-tiers.svg"), lines)
 
 
+def upkeep(pages: Pages) -> list[str]:
+    """Restriction against TFRA 0.8.1, the memory of admission, the cost of counters."""
+    del pages  # No chart: too few figures.
+    results, counters = read("restrict"), read("counters")
+    restrict, admission = results["records"]
+    seconds, extra = restrict["seconds"], restrict["extra"]
+    rows = [
+        [
+            f"restrict {million(restrict['keys'])} keys to half, seconds",
+            f"{seconds['peer']:.2f}",
+            f"{seconds['tfra']:.3f}",
+            f"{seconds['peer'] / seconds['tfra']:.1f}x",
+            "20x",
+        ],
+        [
+            "memory taken meanwhile, of the table's",
+            f"{extra['peer']:.1%}",
+            f"{extra['tfra']:.1%}",
+            "",
+            "below 10 %",
+        ],
+        [
+            f"Bloom filter that {million(admission['keys'])} keys pass once, MB; other: asked for",
+            f"{admission['asked_bytes'] / 1e6:.0f}",
+            f"{admission['filter_bytes'] / 1e6:.0f}",
+            f"{admission['filter_bytes'] / admission['asked_bytes']:.2f}x",
+            "1x",
+        ],
+    ]
+    rows += [
+        [
+            f"lookups in {million(record['keys'])} keys, M keys/s; other: without counters",
+            f"{record['without'] / 1e6:.1f}",
+            f"{record['with'] / 1e6:.1f}",
+            f"{1 - record['median'] / 100:.3f}x",
+            "0.98x",
+        ]
+        for record in counters["records"]
+    ]
+    text = """`Variable.restrict` by frequency against TFRA 0.8.1, rows of 32 floats
+(`bench/compare_restrict.py`); the memory of admission; and lookups with counters against the same
+engine with counting compiled away, in turns (`bench/counters.py`; the median of all turns)."""
+    lines = table(["what", "other", "tfra", "ratio", "goal"], rows)
+    return ["", "## Keeping in shape", "", text, "", where(results), "", *lines]
+
+
 def hit_rate(pages: Pages) -> None:
     """How many rows are found in memory, by how many fit there: a picture for another page."""
     bars = [
@@ -256,7 +302,7 @@ def hit_rate(pages: Pages) -> None:
 def generate() -> Pages:
     """Returns the text of each file, by its path."""
     pages: Pages = {}
-    sections = (engine, numpy_table, variable, training, tiers)
+    sections = (engine, numpy_table, variable, training, upkeep, tiers)
     parts = [part for make in sections for part in make(pages)]
     hit_rate(pages)
     pages[DOCS / "benchmarks.md"] = INTRODUCTION + "\n".join(parts).rstrip() + "\n"
