@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "kernels.h"
 #include "rule_text.h"
+#include "tfra/thread_pool.h"
 
 namespace tfra::tf {
 namespace {
@@ -84,13 +85,21 @@ class Exporter {
   // in their order.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
     if (parts.values && type_ != ValueType::kString) values_.Reserve(expected_rows_ * RowBytes());
-    ExportBatch batch;
+    // One thread reads the table while another one copies what was read before: to memory that is
+    // new, which takes as long.
+    ExportBatch read, kept;
     for (const TableUse& table : tables_) {
-      for (ExportCursor cursor; !cursor.done;) {
-        Check(table->Export(rows_at_a_time, &cursor, &batch));
-        Append(&batch, parts);
+      for (ExportCursor cursor; !cursor.done; std::swap(read, kept)) {
+        ParallelFor(2, 2, [&](size_t part) {
+          if (part == 0) {
+            Check(table->Export(rows_at_a_time, &cursor, &read));
+          } else {
+            Append(&kept, parts);
+          }
+        });
       }
     }
+    Append(&kept, parts);
     int output = 0;
     if (key_dtype() == TF_STRING) {
       StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows_}));
@@ -117,6 +126,7 @@ class Exporter {
   TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
 
+  // Adds a batch to the outputs.
   void Append(ExportBatch* batch, const Parts& parts) {
     rows_ += static_cast<int64_t>(batch->size);
     if (key_bytes_ == sizeof(int32_t)) {
