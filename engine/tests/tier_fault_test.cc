@@ -1,5 +1,8 @@
 // Files that fail: each read, write and growth in its turn. A call that fails leaves the table as
 // it was, and usable.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <functional>
 #include <random>
 
@@ -153,6 +156,37 @@ TEST(TierFaultsInWritesDoNotStopReads) {
   CHECK_OK(table->Touch(others.batch(), NewKeys::kDrop));
   EndFaults();
   CHECK(RowsOf(*table) == before);
+}
+
+// A forked child has the same file: it must not change the rows of its parent, nor read what the
+// parent has written over since.
+TEST(TierFaultsInForkedChildren) {
+  const ScopedNumThreads one(
+      1);  // A child of a process under ThreadSanitizer can start no threads.
+  std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+  const RowsMap before = RowsOf(*table);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(20);  // A child that hangs dies, and fails the test.
+    const auto refused = [](const Status& status) {
+      return status.code() == StatusCode::kIoError &&
+             status.message().find("forked") != std::string::npos;
+    };
+    bool good = refused(LookUp(*table, 0, kKeys)) && refused(Train(*table, 0, kKeys));
+    good &= refused(Train(*table, kKeys, 3 * kKeys));
+    good &= table->Clear().ok() && refused(table->Shrink());
+    // It can have tables of its own.
+    const std::unique_ptr<Table> own = Filled(Options(KeyType::kInt64, false));
+    good &= RowsOf(*own).size() == kKeys;
+    table.reset();
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(RowsOf(*table) == before);
+  CHECK_OK(Train(*table, kKeys, 3 * kKeys));
 }
 
 // Faults come and go at random: what a call said it did is what the table holds.
