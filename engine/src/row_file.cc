@@ -34,9 +34,10 @@ void CountForks() {
 }
 
 Status Failure(const char* what, uint64_t bytes, const std::string& directory, int error) {
-  return Status::IoError(std::string("could not ") + what + " " + std::to_string(bytes) +
-                         " bytes of the file for rows in " + directory + ": " +
-                         std::strerror(error));
+  std::string message = std::string("could not ") + what + " " + std::to_string(bytes) +
+                        " bytes of the file for rows in " + directory + ": " + std::strerror(error);
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return full ? Status::StorageFull(std::move(message)) : Status::IoError(std::move(message));
 }
 
 int OpenWithoutName(const std::string& directory) {

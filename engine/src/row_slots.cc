@@ -57,8 +57,8 @@ Status RowSlots::Grow() {
   // Only the holder of claiming_ changes the number of segments.
   const size_t segments = segments_.size();
   if (segments * segment_ >= kMaxSlots - segment_) {
-    return Status::IoError("the file for rows holds at most " + std::to_string(kMaxSlots) +
-                           " rows");
+    return Status::StorageFull("the file for rows holds at most " + std::to_string(kMaxSlots) +
+                               " rows");
   }
   const size_t most = kMaxSlots / segment_;
   const size_t wanted = std::min(
