@@ -7,6 +7,8 @@
 //   Update(i, row)       changes a row that is there
 //   Fill(i, word, row)   writes a new row, all but the key of a string table
 //   kFinds               whether an update is a lookup, and is counted as one
+//   kChangesRows         whether Update changes the row: one that it does not may leave memory
+//                        without being written to the file
 //
 // and may have
 //
@@ -49,6 +51,7 @@ struct RowContext {
 // Renews the metadata. Not for string values, unless new keys are dropped.
 struct TouchOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
 
@@ -68,6 +71,7 @@ struct TouchOp {
 template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
 struct AssignOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   const std::byte* values;
@@ -101,6 +105,7 @@ struct AssignOp {
 // The elements are strings, made before the first row changes; those they replace are collected.
 struct AssignStringsOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   PendingBlobs* values;         // (n, dim); empty strings are not made.
@@ -135,6 +140,7 @@ struct AssignStringsOp {
 
 struct AccumulateOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   using Add = void (*)(std::byte* value, const std::byte* delta, size_t dim);
 
@@ -168,6 +174,7 @@ AccumulateOp::Add AddFor(ValueType type);
 
 struct AddToRowOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   const std::byte* deltas;
@@ -201,6 +208,7 @@ struct AddToRowOp {
 
 struct GradientOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   // sum[0 .. dim) = or += gradient, widened to the compute type.
   using Sum = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
@@ -262,6 +270,7 @@ struct DefaultRows {
 
 struct FindOrInsertOp {
   static constexpr bool kFinds = true;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
   DefaultRows defaults;
@@ -295,6 +304,7 @@ struct FindOrInsertOp {
 // changes; those that are found are copied by the caller, since copying may fail.
 struct FindOrInsertStringsOp {
   static constexpr bool kFinds = true;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
   PendingBlobs* defaults;  // (n, dim); empty strings are not made.

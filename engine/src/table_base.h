@@ -194,9 +194,10 @@ class TableBase : public Table {
   // Returns at once if another thread does so already and `wait` is false.
   // demoted: set if rows have left memory for that.
   Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait, bool* demoted = nullptr) const;
-  // The row of an entry, in memory, that the caller is about to change. Reads the file if it must,
-  // which is rare: calls that write have fetched their rows before. REQUIRES: the shard's mutex.
-  Status RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const;
+  // The row of an entry, in memory, for a call that writes; changes: to the row itself, and not
+  // only to what the index has of it. Reads the file if it must, which is rare: such calls have
+  // fetched their rows before. REQUIRES: the shard's mutex.
+  Status RowToWrite(Shard* shard, Shard::Entry entry, bool changes, std::byte** row) const;
   // Copies rows into a batch, in the places that their numbers say. REQUIRES as for ReadSlow.
   Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
 

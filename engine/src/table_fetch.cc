@@ -62,7 +62,7 @@ size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size
   };
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     keys += count;
-    Probes<false>(
+    Probes<Access::kRead>(
         words.data(), count, 0, [=](size_t k) TFRA_INLINE { return order[k]; }, [](size_t) {},
         visit, late);
   });

@@ -99,7 +99,8 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
   }
 }
 
-Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const {
+Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, bool changes,
+                             std::byte** row) const {
   uint32_t number = entry.row();
   if (IsSlow(number)) {
     const uint32_t slot = SlotOf(number);
@@ -113,7 +114,7 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) 
     MoveEntry(entry, number);
     tiers_->shard(shard->number()).slow.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (tiers_ != nullptr) tiers_->Mark(number) |= RowTiers::kDirty;
+  if (tiers_ != nullptr && changes) tiers_->Mark(number) |= RowTiers::kDirty;
   *row = RowAt(number);
   return Status::Ok();
 }

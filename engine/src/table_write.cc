@@ -66,7 +66,7 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
   };
   EpochGuard guard;
   // Those found missing are put where keys have been visited already.
-  Probes<false>(
+  Probes<Access::kRead>(
       words.data(), keys.size(), 0, [&](size_t k) TFRA_INLINE { return keys[k]; }, [](size_t) {},
       visit, late);
   keys.resize(missing);
@@ -183,7 +183,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     }
     return true;
   };
-  Probes<true>(
+  Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
       fetch, visit, late);
   // In the order of the batch, which decides who is let in.
@@ -200,7 +200,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     // An equal key may have come since.
     if (const auto entry = FindEntry(shard, words, i)) {
       std::byte* row;
-      const Status fetched = RowToWrite(&shard, entry, &row);
+      const Status fetched = RowToWrite(&shard, entry, Op::kChangesRows, &row);
       if (fetched.ok()) UpdateRow(*shard.array(), i, entry, row, op, tally);
       if (status.ok()) status = fetched;
     } else if (!op->Inserts(i)) {
@@ -388,7 +388,7 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
     parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
       EpochGuard guard;
       ShardLocks locks(shards_.get(), parts.shards(part));
-      Probes<true>(
+      Probes<Access::kEntry>(
           words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
           visit, remove);
     });
