@@ -130,6 +130,18 @@ TEST(TieredReadingWritesNothing) {
   }
 }
 
+// A key that a batch has many times needs room once.
+TEST(TieredDuplicatesNeedRoomOnce) {
+  const uint64_t stride = 8 * sizeof(float);
+  std::unique_ptr<Table> table = MakeTable(TieredOptions(KeyType::kInt64, 8, 6000 * stride));
+  AssignRange(*table, 0, 2000);
+  const std::vector<int64_t> same(5000, 100000);
+  const std::vector<float> rows(same.size() * 8, 1.0f);
+  CHECK_OK(table->Assign(KeyBatch(same.data(), same.size()), rows.data()));
+  CHECK_EQ(table->size(), uint64_t{2001});
+  CHECK_EQ(table->stats().bytes_written, uint64_t{0});
+}
+
 // Many more rows than fit, in all: memory stays within the budget, and the file does not grow
 // without end while rows change.
 TEST(TieredMemoryStaysWithinTheBudget) {
