@@ -125,6 +125,22 @@ TEST(TieredMetadataReadNoFile) {
   }
 }
 
+// Values that have no norm are of no interest to histograms.
+TEST(TieredHistogramsReadNoFileInVain) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kInt32, kDim);
+  options.metadata = true;
+  options.tiers.fast_bytes = 1;
+  const std::unique_ptr<Table> table = Filled(options);
+  table->SetClock(8);
+  FailIoForTesting(IoKind::kRead, 0);
+  RowHistograms histograms;
+  CHECK_OK(table->Histograms(&histograms));
+  EndFaults();
+  CHECK_EQ(histograms.age[1], uint64_t{kKeys});
+  CHECK_EQ(histograms.writes[1], uint64_t{kKeys});
+  for (const uint64_t bin : histograms.norm) CHECK_EQ(bin, uint64_t{0});
+}
+
 TEST(TierFaultsInWrites) {
   for (KeyType key_type : kKeyTypes) {
     for (IoKind kind : {IoKind::kWrite, IoKind::kResize}) {
