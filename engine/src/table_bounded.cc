@@ -392,6 +392,7 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   });
   *entry =
       shard.Insert(call.words[i], hash, number, {score, FreshMetadata(*insertion->op, i, seen)});
+  NoteEntered(call.words, i);
   insertion->inserted = score;
   ++insertion->tally->inserts;
   return Status::Ok();

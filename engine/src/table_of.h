@@ -185,6 +185,11 @@ class TableOf : public TableBase {
   // seen, this time included.
   Status Enters(const Words& words, size_t i, const RowContext& context, bool* enters,
                 uint32_t* seen);
+  // Key i has entered.
+  void NoteEntered(const Words& words, size_t i) {
+    if (admission_ == nullptr) return;
+    admission_->Forget(ShardOf(Keys::Hash(words[i])), words[i], words.bytes(i));
+  }
   // Does with a key that is not there what the Op's NewKeys say. seen: the keys that this call has
   // asked to let in.
   template <typename Op>

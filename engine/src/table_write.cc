@@ -248,6 +248,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
     }
   });
   shard->Insert(words[i], hash, number, {kNoScore, FreshMetadata(*op, i, seen)});
+  NoteEntered(words, i);
   ++tally->inserts;
   return Status::Ok();
 }

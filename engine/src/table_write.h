@@ -84,12 +84,8 @@ Status TableOf<Keys>::Enters(const Words& words, size_t i, const RowContext& con
                              uint32_t* seen) {
   *enters = context.new_keys != NewKeys::kDrop;
   *seen = 1;
-  if (admission_ == nullptr || context.new_keys == NewKeys::kDrop) return Status::Ok();
+  if (admission_ == nullptr || context.new_keys != NewKeys::kAdmit) return Status::Ok();
   const uint32_t shard = ShardOf(Keys::Hash(words[i]));
-  if (context.new_keys == NewKeys::kInsert) {
-    admission_->Forget(shard, words[i], words.bytes(i));
-    return Status::Ok();
-  }
   try {
     *enters = admission_->Admit(shard, words[i], words.bytes(i), context.now, seen);
   } catch (const std::bad_alloc&) {
