@@ -65,7 +65,7 @@ template <typename Op>
     return false;
   }
   const auto [bucket, index] = entry;
-  const uint32_t state = bucket->BeginWrite();
+  const BucketWrite write(bucket);
   EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
   if (op->context.metadata) {
     RowMetadata metadata = array.MetadataOf(bucket, index);
@@ -74,7 +74,6 @@ template <typename Op>
     const RowMetadata* given = GivenMetadata(*op, i);
     array.SetMetadata(bucket, index, given == nullptr ? metadata : *given);
   }
-  bucket->EndWrite(state);
   ++tally->updates;
   return true;
 }

@@ -250,6 +250,18 @@ TEST(OutOfMemoryInBoundedStrings) {
   }
 }
 
+TEST(BucketWritesEndWithAnException) {
+  Bucket bucket{};
+  const uint32_t before = bucket.state.load();
+  try {
+    const BucketWrite write(&bucket);
+    CHECK(bucket.state.load() & Bucket::kLocked);
+    throw std::bad_alloc();
+  } catch (const std::bad_alloc&) {
+  }
+  CHECK_EQ(bucket.state.load(), before + Bucket::kVersionOne);
+}
+
 // Rows on the way to the file: where memory runs out, no slot of it stays claimed for good.
 TEST(OutOfMemoryInRowsThatLeaveMemory) {
   const ScopedNumThreads one(1);
