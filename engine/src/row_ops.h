@@ -25,6 +25,7 @@
 
 #include "blob.h"
 #include "dispatch.h"
+#include "epoch.h"
 #include "initializer.h"
 #include "key_parts.h"
 #include "new_keys.h"
@@ -112,8 +113,8 @@ struct AssignStringsOp {
   const RowMetadata* metadata;  // Or null.
   bool insert_missing;
   size_t dim;
-  std::vector<Blob*> replaced;  // With room for all rows of a part, so that Update cannot fail.
-  int64_t stored_bytes = 0;
+  std::vector<Retired> replaced;  // With room for all rows of a part, so that Update cannot fail.
+  int64_t stored_bytes = 0;       // More than before.
 
   size_t row_bytes() const { return context.layout.value_bytes; }
   void Fetch(size_t) const {}
@@ -130,7 +131,10 @@ struct AssignStringsOp {
 
   void Update(size_t i, std::byte* row) {
     for (size_t j = 0; j < dim; ++j) {
-      if (Blob* old = LoadBlob(row + j * sizeof(Blob*))) replaced.push_back(old);
+      Blob* old = LoadBlob(row + j * sizeof(Blob*));
+      if (old == nullptr) continue;
+      stored_bytes -= static_cast<int64_t>(old->allocated_bytes());
+      replaced.push_back(Blob::AsRetired(old));
     }
     Write(i, row);
   }

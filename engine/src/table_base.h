@@ -105,17 +105,26 @@ class TableBase : public Table {
     std::vector<uint32_t> slots;   // Of the file, that rows have left.
   };
   void Count(Tally tally) const;
-  // Calls body(&tally) and counts what it did, also if memory runs out on the way.
-  template <typename Body>
-  void Counting(Body&& body) {
+  // Calls body(&tally) and counts what it did, also if memory runs out on the way. finish(&tally),
+  // which must not fail, adds what only the end tells.
+  template <typename Body, typename Finish>
+  void Counting(Body&& body, Finish&& finish) {
     Tally tally;
+    const auto count = [&] {
+      finish(&tally);
+      Count(std::move(tally));
+    };
     try {
       body(&tally);
-    } catch (const std::bad_alloc&) {
-      Count(std::move(tally));
+    } catch (...) {
+      count();
       throw;
     }
-    Count(std::move(tally));
+    count();
+  }
+  template <typename Body>
+  void Counting(Body&& body) {
+    Counting(body, [](Tally*) {});
   }
 
   Status CheckKeys(const KeyBatch& keys) const;

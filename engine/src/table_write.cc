@@ -186,6 +186,8 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
       fetch, visit, late);
+  tally->updates += hot_tally.updates;
+  tally->ignored += hot_tally.ignored;
   // In the order of the batch, which decides who is let in.
   if (admission_ != nullptr) std::sort(missing, missing + missing_count);
   constexpr size_t kAhead = 8;
@@ -209,8 +211,6 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
       status = InsertKey(words, i, hash, &shard, op, new_keys, seen, tally);
     }
   }
-  tally->updates += hot_tally.updates;
-  tally->ignored += hot_tally.ignored;
   return status;
 }
 
@@ -374,27 +374,27 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
   const KeyParts parts = KeyParts::Split<Keys>(words);
   std::atomic<size_t> total{0};
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
-    Tally tally;
-    const auto remove = [&](size_t i) {
-      Shard& shard = ShardFor(Keys::Hash(words[i]));
-      const auto entry = FindEntry(shard, words, i);
-      if (!entry) return;
-      RemoveEntry(&shard, entry, &tally);
-      ++tally.removals;
-    };
-    const auto visit = [&](size_t i, const Probe& probe) {
-      if (probe.row != nullptr) remove(i);
-      return true;
-    };
-    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
-      EpochGuard guard;
-      ShardLocks locks(shards_.get(), parts.shards(part));
-      Probes<Access::kEntry>(
-          words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
-          visit, remove);
+    Counting([&](Tally* tally) {
+      const auto remove = [&](size_t i) {
+        Shard& shard = ShardFor(Keys::Hash(words[i]));
+        const auto entry = FindEntry(shard, words, i);
+        if (!entry) return;
+        RemoveEntry(&shard, entry, tally);
+        ++tally->removals;
+      };
+      const auto visit = [&](size_t i, const Probe& probe) {
+        if (probe.row != nullptr) remove(i);
+        return true;
+      };
+      parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
+        EpochGuard guard;
+        ShardLocks locks(shards_.get(), parts.shards(part));
+        Probes<Access::kEntry>(
+            words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
+            visit, remove);
+      });
+      total += tally->removals;
     });
-    total += tally.removals;
-    Count(std::move(tally));
   });
   *removed = total;
   return Status::Ok();

@@ -97,24 +97,18 @@ template <typename Keys>
 template <typename Op, typename Body>
 void TableOf<Keys>::RunOp(const Op& prototype, size_t keys, Body&& body) {
   Op op = prototype;
-  Tally tally;
-  if constexpr (requires { op.replaced; }) {
-    op.replaced.reserve(keys * op.dim);
-    tally.garbage.reserve(keys * op.dim);
-  }
-  body(&op, &tally);
-  if constexpr (requires { op.stored_bytes; }) tally.string_bytes += op.stored_bytes;
-  if constexpr (requires { op.replaced; }) {
-    for (Blob* blob : op.replaced) {
-      tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
-      tally.garbage.push_back(Blob::AsRetired(blob));
-    }
-  }
-  if constexpr (Op::kFinds) {
-    tally.hits = std::exchange(tally.updates, 0);
-    tally.misses = tally.inserts + tally.rejections;
-  }
-  Count(std::move(tally));
+  if constexpr (requires { op.replaced; }) op.replaced.reserve(keys * op.dim);
+  Counting([&](Tally* tally) { body(&op, tally); },
+           [&](Tally* tally) {
+             if constexpr (requires { op.stored_bytes; }) tally->string_bytes += op.stored_bytes;
+             if constexpr (requires { op.replaced; }) {
+               if (!op.replaced.empty()) Retire(std::move(op.replaced));
+             }
+             if constexpr (Op::kFinds) {
+               tally->hits = std::exchange(tally->updates, 0);
+               tally->misses = tally->inserts + tally->rejections;
+             }
+           });
 }
 
 }  // namespace tfra

@@ -250,6 +250,38 @@ TEST(OutOfMemoryInBoundedStrings) {
   }
 }
 
+// Where some keys have left, or come, before memory runs out, these are counted.
+TEST(OutOfMemoryInRemove) {
+  ForEachOptions([](const TableOptions& options) {
+    const TestKeys keys = TestKeys::Range(options.key_type, 0, 1500);
+    const KeyBatch batch = keys.batch();
+    FailEverywhere(options, "Remove", false, FillTable, [&](Table& table) {
+      size_t removed = 0;
+      return table.Remove(batch, &removed);
+    });
+  });
+}
+
+TEST(OutOfMemoryInBoundedTables) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = AdmittingOptions(key_type, {});
+    options.bound = {4000, EvictStrategy::kLru};
+    const auto fill = [](Table& table) {
+      See(table, TestKeys::Range(table.options().key_type, 0, 3600), NewKeys::kInsert);
+    };
+    FailEverywhere(options, "RemoveIfScore", false, fill, [](Table& table) {
+      uint64_t removed = 0;
+      return table.RemoveIfScore([](uint64_t score) { return score < 3000; }, &removed);
+    });
+    // Some find room, the others evict.
+    const TestKeys keys = TestKeys::Range(key_type, 3600, 5000);
+    const KeyBatch batch = keys.batch();
+    const std::vector<float> rows(2 * keys.size(), 1.0f);
+    FailEverywhere(options, "Assign", false, fill,
+                   [&](Table& table) { return table.Assign(batch, rows.data()); });
+  }
+}
+
 TEST(BucketWritesEndWithAnException) {
   Bucket bucket{};
   const uint32_t before = bucket.state.load();
