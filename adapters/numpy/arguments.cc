@@ -33,6 +33,7 @@ void Raise(const Status& status) {
       PyErr_SetString(PyExc_MemoryError, status.message().c_str());
       throw nb::python_error();
     case StatusCode::kIoError:
+    case StatusCode::kStorageFull:
       PyErr_SetString(PyExc_OSError, status.message().c_str());
       throw nb::python_error();
   }

@@ -1,8 +1,5 @@
 #include "op_context.h"
 
-#include <cerrno>
-#include <cstring>
-
 namespace tfra::tf {
 namespace {
 
@@ -76,15 +73,6 @@ class ProtoReader {
   const uint8_t* end_;
 };
 
-// Whether a disk, a quota or the size that a file may have is used up: the operating system's own
-// words end the message.
-bool IsFull(const Status& status) {
-  for (const int error : {ENOSPC, EDQUOT, EFBIG}) {
-    if (status.message().ends_with(std::strerror(error))) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void Check(const Status& status) {
@@ -92,9 +80,10 @@ void Check(const Status& status) {
     case StatusCode::kOk:
       return;
     case StatusCode::kOutOfMemory:
+    case StatusCode::kStorageFull:
       throw OpError(TF_RESOURCE_EXHAUSTED, status.message());
     case StatusCode::kIoError:
-      throw OpError(IsFull(status) ? TF_RESOURCE_EXHAUSTED : TF_INTERNAL, status.message());
+      throw OpError(TF_INTERNAL, status.message());
     case StatusCode::kInvalidArgument:
     case StatusCode::kWrongType:
       throw OpError(TF_INVALID_ARGUMENT, status.message());

@@ -66,9 +66,8 @@ class MinCountAdmission final : public Admission {
     if (min_count_ == 1) return true;
     WaitingKeys& keys = *waiting_[shard];
     *seen = keys.Add(word, bytes, now, 1);
-    if (*seen < min_count_) return false;
-    keys.Remove(word, bytes);
-    return true;
+    // It waits until it has entered: a full table may reject it.
+    return *seen >= min_count_;
   }
 
   void Forget(uint32_t shard, uint64_t word, std::string_view bytes) override {

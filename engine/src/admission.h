@@ -35,7 +35,8 @@ class Admission {
   // how often it was, as far as that is known. Throws std::bad_alloc. REQUIRES: the shard's mutex.
   virtual bool Admit(uint32_t shard, uint64_t word, std::string_view bytes, uint32_t now,
                      uint32_t* seen) = 0;
-  // A key has entered without being asked. REQUIRES: the shard's mutex.
+  // A key has entered, asked for or not: what is known of it counts no more. REQUIRES: the shard's
+  // mutex.
   virtual void Forget(uint32_t shard, uint64_t word, std::string_view bytes);
   // Forgets keys last seen before a time. REQUIRES: the shard's mutex.
   virtual void Expire(uint32_t shard, uint32_t before);

@@ -79,6 +79,20 @@ struct alignas(64) Bucket {
 
 static_assert(sizeof(Bucket) == 64);
 
+// One write, that keeps the entries. It ends with its scope, also by an exception: readers wait for
+// a bucket that is being written.
+class BucketWrite {
+ public:
+  explicit BucketWrite(Bucket* bucket) : bucket_(bucket), state_(bucket->BeginWrite()) {}
+  ~BucketWrite() { bucket_->EndWrite(state_); }
+  BucketWrite(const BucketWrite&) = delete;
+  BucketWrite& operator=(const BucketWrite&) = delete;
+
+ private:
+  Bucket* const bucket_;
+  const uint32_t state_;
+};
+
 // How many entries a bit mask has. A table, since without knowing the CPU compilers call a
 // function.
 [[gnu::always_inline]] inline uint32_t CountEntries(uint32_t entries) {

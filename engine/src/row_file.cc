@@ -1,12 +1,14 @@
 #include "row_file.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace tfra {
 namespace {
@@ -22,10 +24,20 @@ bool FailsForTesting(IoKind kind) {
   return left == 0;
 }
 
+std::atomic<uint64_t> forks{0};  // Between this process and the first.
+
+void CountForks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  });
+}
+
 Status Failure(const char* what, uint64_t bytes, const std::string& directory, int error) {
-  return Status::IoError(std::string("could not ") + what + " " + std::to_string(bytes) +
-                         " bytes of the file for rows in " + directory + ": " +
-                         std::strerror(error));
+  std::string message = std::string("could not ") + what + " " + std::to_string(bytes) +
+                        " bytes of the file for rows in " + directory + ": " + std::strerror(error);
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return full ? Status::StorageFull(std::move(message)) : Status::IoError(std::move(message));
 }
 
 int OpenWithoutName(const std::string& directory) {
@@ -61,6 +73,8 @@ Status RowFile::Open(const std::string& directory) {
     const char* temporary = std::getenv("TMPDIR");
     directory_ = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
+  CountForks();
+  forks_ = forks.load(std::memory_order_relaxed);
   file_ = OpenWithoutName(directory_);
 #ifdef POSIX_FADV_RANDOM
   // What is read next does not follow what was read last. Only a hint.
@@ -71,7 +85,14 @@ Status RowFile::Open(const std::string& directory) {
                          std::strerror(errno));
 }
 
+Status RowFile::CheckProcess() const {
+  if (forks.load(std::memory_order_relaxed) == forks_) return Status::Ok();
+  return Status::IoError("expected the process that made the table to use its file for rows in " +
+                         directory_ + ", received a call of a child that was forked from it");
+}
+
 Status RowFile::Read(uint64_t offset, std::byte* to, size_t bytes) {
+  TFRA_RETURN_IF_ERROR(CheckProcess());
   if (FailsForTesting(IoKind::kRead)) return Failure("read", bytes, directory_, EIO);
   bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   while (bytes > 0) {
@@ -87,6 +108,7 @@ Status RowFile::Read(uint64_t offset, std::byte* to, size_t bytes) {
 }
 
 Status RowFile::Write(uint64_t offset, const std::byte* from, size_t bytes) {
+  TFRA_RETURN_IF_ERROR(CheckProcess());
   const bool fails = FailsForTesting(IoKind::kWrite);
   if (fails) bytes /= 2;
   bytes_written_.fetch_add(bytes, std::memory_order_relaxed);
@@ -103,6 +125,7 @@ Status RowFile::Write(uint64_t offset, const std::byte* from, size_t bytes) {
 }
 
 Status RowFile::Resize(uint64_t bytes) {
+  TFRA_RETURN_IF_ERROR(CheckProcess());
   if (FailsForTesting(IoKind::kResize)) return Failure("take", bytes, directory_, ENOSPC);
   const uint64_t before = size();
 #ifdef __linux__

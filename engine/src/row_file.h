@@ -22,7 +22,9 @@ class RowFile {
   // or with the process, however that ends. Once, before anything else.
   Status Open(const std::string& directory);
 
-  // The rest may be called by any thread.
+  // The rest may be called by any thread, but only of the process that made the file: children that
+  // were forked from it share the file and know nothing of each other's changes. To them it is an
+  // error (kIoError), and destroying the object leaves the file to the others.
 
   // Fills `to`. REQUIRES: the bytes are within size().
   Status Read(uint64_t offset, std::byte* to, size_t bytes);
@@ -39,7 +41,11 @@ class RowFile {
   uint64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
 
  private:
+  // Whether this process may use the file.
+  Status CheckProcess() const;
+
   int file_ = -1;
+  uint64_t forks_ = 0;  // Between this process and the first, when the file was made.
   std::string directory_;
   std::atomic<uint64_t> size_{0};
   std::atomic<uint64_t> reads_{0}, writes_{0}, bytes_read_{0}, bytes_written_{0};

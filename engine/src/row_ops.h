@@ -7,6 +7,8 @@
 //   Update(i, row)       changes a row that is there
 //   Fill(i, word, row)   writes a new row, all but the key of a string table
 //   kFinds               whether an update is a lookup, and is counted as one
+//   kChangesRows         whether Update changes the row: one that it does not may leave memory
+//                        without being written to the file
 //
 // and may have
 //
@@ -23,6 +25,7 @@
 
 #include "blob.h"
 #include "dispatch.h"
+#include "epoch.h"
 #include "initializer.h"
 #include "key_parts.h"
 #include "new_keys.h"
@@ -49,6 +52,7 @@ struct RowContext {
 // Renews the metadata. Not for string values, unless new keys are dropped.
 struct TouchOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
 
@@ -68,6 +72,7 @@ struct TouchOp {
 template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
 struct AssignOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   const std::byte* values;
@@ -101,14 +106,15 @@ struct AssignOp {
 // The elements are strings, made before the first row changes; those they replace are collected.
 struct AssignStringsOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   PendingBlobs* values;         // (n, dim); empty strings are not made.
   const RowMetadata* metadata;  // Or null.
   bool insert_missing;
   size_t dim;
-  std::vector<Blob*> replaced;  // With room for all rows of a part, so that Update cannot fail.
-  int64_t stored_bytes = 0;
+  std::vector<Retired> replaced;  // With room for all rows of a part, so that Update cannot fail.
+  int64_t stored_bytes = 0;       // More than before.
 
   size_t row_bytes() const { return context.layout.value_bytes; }
   void Fetch(size_t) const {}
@@ -125,7 +131,10 @@ struct AssignStringsOp {
 
   void Update(size_t i, std::byte* row) {
     for (size_t j = 0; j < dim; ++j) {
-      if (Blob* old = LoadBlob(row + j * sizeof(Blob*))) replaced.push_back(old);
+      Blob* old = LoadBlob(row + j * sizeof(Blob*));
+      if (old == nullptr) continue;
+      stored_bytes -= static_cast<int64_t>(old->allocated_bytes());
+      replaced.push_back(Blob::AsRetired(old));
     }
     Write(i, row);
   }
@@ -135,6 +144,7 @@ struct AssignStringsOp {
 
 struct AccumulateOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   using Add = void (*)(std::byte* value, const std::byte* delta, size_t dim);
 
@@ -168,6 +178,7 @@ AccumulateOp::Add AddFor(ValueType type);
 
 struct AddToRowOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   RowContext context;
   const std::byte* deltas;
@@ -201,6 +212,7 @@ struct AddToRowOp {
 
 struct GradientOp {
   static constexpr bool kFinds = false;
+  static constexpr bool kChangesRows = true;
 
   // sum[0 .. dim) = or += gradient, widened to the compute type.
   using Sum = void (*)(std::byte* sum, const std::byte* gradient, size_t dim, bool add);
@@ -262,6 +274,7 @@ struct DefaultRows {
 
 struct FindOrInsertOp {
   static constexpr bool kFinds = true;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
   DefaultRows defaults;
@@ -295,6 +308,7 @@ struct FindOrInsertOp {
 // changes; those that are found are copied by the caller, since copying may fail.
 struct FindOrInsertStringsOp {
   static constexpr bool kFinds = true;
+  static constexpr bool kChangesRows = false;
 
   RowContext context;
   PendingBlobs* defaults;  // (n, dim); empty strings are not made.

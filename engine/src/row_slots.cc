@@ -57,8 +57,8 @@ Status RowSlots::Grow() {
   // Only the holder of claiming_ changes the number of segments.
   const size_t segments = segments_.size();
   if (segments * segment_ >= kMaxSlots - segment_) {
-    return Status::IoError("the file for rows holds at most " + std::to_string(kMaxSlots) +
-                           " rows");
+    return Status::StorageFull("the file for rows holds at most " + std::to_string(kMaxSlots) +
+                               " rows");
   }
   const size_t most = kMaxSlots / segment_;
   const size_t wanted = std::min(
@@ -95,27 +95,27 @@ Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
   }
   Segment& taken = segments_[segment];
   taken.claimed = true;
-  claim->segment = segment;
-  claim->count = 0;
+  claim->owner_ = this;
+  claim->segment_ = segment;
   for (uint32_t word = 0; word * 64 < segment_; ++word) {
-    for (uint64_t free = ~taken.used[word]; free != 0 && claim->count < want; free &= free - 1) {
+    for (uint64_t free = ~taken.used[word]; free != 0 && claim->count_ < want; free &= free - 1) {
       const auto bit = static_cast<uint32_t>(std::countr_zero(free));
       if (word * 64 + bit >= segment_) break;
       taken.used[word] |= uint64_t{1} << bit;
-      claim->slots[claim->count++] = segment * segment_ + word * 64 + bit;
+      claim->slots_[claim->count_++] = segment * segment_ + word * 64 + bit;
     }
   }
-  taken.free = static_cast<uint16_t>(taken.free - claim->count);
-  free_ -= claim->count;
+  taken.free = static_cast<uint16_t>(taken.free - claim->count_);
+  free_ -= claim->count_;
   return Status::Ok();
 }
 
 Status RowSlots::Write(const Claim& claim, const std::byte* rows) {
-  const uint32_t* slots = claim.slots;
+  const uint32_t* slots = claim.slots_;
   thread_local Staging buffer;  // Fresh memory would cost more than the copying.
-  for (uint32_t begin = 0, end; begin < claim.count; begin = end) {
+  for (uint32_t begin = 0, end; begin < claim.count_; begin = end) {
     bool gaps = false;
-    for (end = begin + 1; end < claim.count; ++end) {
+    for (end = begin + 1; end < claim.count_; ++end) {
       const uint32_t between = slots[end] - slots[end - 1] - 1;
       if (between * stride_ > kJoinBytes) break;
       gaps |= between > 0;
@@ -137,9 +137,13 @@ Status RowSlots::Write(const Claim& claim, const std::byte* rows) {
   return Status::Ok();
 }
 
-void RowSlots::End(const Claim& claim) {
-  std::lock_guard lock(mutex_);
-  segments_[claim.segment].claimed = false;
+RowSlots::Claim::~Claim() {
+  if (owner_ == nullptr) return;
+  std::lock_guard lock(owner_->mutex_);
+  owner_->segments_[segment_].claimed = false;
+  for (uint32_t k = 0; k < count_; ++k) {
+    if (!taken_[k]) owner_->FreeLocked(slots_[k]);
+  }
 }
 
 void RowSlots::FreeLocked(uint32_t slot) {
@@ -147,11 +151,6 @@ void RowSlots::FreeLocked(uint32_t slot) {
   segment.used[slot % segment_ / 64] &= ~(uint64_t{1} << slot % segment_ % 64);
   ++segment.free;
   ++free_;
-}
-
-void RowSlots::Free(uint32_t slot) {
-  std::lock_guard lock(mutex_);
-  FreeLocked(slot);
 }
 
 void RowSlots::RetireSlots(std::vector<uint32_t> slots) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -37,11 +38,30 @@ class RowSlots {
   // Slots of a segment, at most: fewer of large rows.
   static constexpr uint32_t kMaxSegment = 256;
 
-  // Some free slots of one segment, ascending, for one thread to write to.
-  struct Claim {
-    uint32_t segment = 0;
-    uint32_t count = 0;
-    uint32_t slots[kMaxSegment];
+  // Some free slots of one segment, ascending, for one thread to write to. It ends with this
+  // object, however that comes: slots that were not taken by then are free again.
+  class Claim {
+   public:
+    Claim() = default;
+    ~Claim();
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+
+    uint32_t count() const { return count_; }
+    uint32_t slot(uint32_t k) const { return slots_[k]; }
+    // Slot k, to be named by the index.
+    uint32_t Take(uint32_t k) {
+      taken_[k] = true;
+      return slots_[k];
+    }
+
+   private:
+    friend class RowSlots;
+    RowSlots* owner_ = nullptr;
+    uint32_t segment_ = 0;
+    uint32_t count_ = 0;
+    uint32_t slots_[kMaxSegment];
+    std::bitset<kMaxSegment> taken_;
   };
 
   // stride: bytes of a row. The object is freed after Abandon.
@@ -52,14 +72,10 @@ class RowSlots {
   // Rows that are read, or written, at once: as many as fit a cache, and one at least.
   size_t batch_rows() const { return batch_rows_; }
 
-  // Claims up to `want` slots, of which there is one at least.
+  // Claims up to `want` slots, and one at least. REQUIRES: a fresh claim.
   Status TakeSlots(uint32_t want, Claim* claim);
-  // Writes rows, (claim.count, stride), to the slots of a claim.
+  // Writes rows, (claim.count(), stride), to the slots of a claim.
   Status Write(const Claim& claim, const std::byte* rows);
-  // Ends a claim. Its slots stay taken.
-  void End(const Claim& claim);
-  // Frees a slot that no reader knows.
-  void Free(uint32_t slot);
   // Frees slots when no reader can be reading them. The index must not name them any more.
   void RetireSlots(std::vector<uint32_t> slots);
 

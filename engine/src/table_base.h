@@ -105,17 +105,26 @@ class TableBase : public Table {
     std::vector<uint32_t> slots;   // Of the file, that rows have left.
   };
   void Count(Tally tally) const;
-  // Calls body(&tally) and counts what it did, also if memory runs out on the way.
-  template <typename Body>
-  void Counting(Body&& body) {
+  // Calls body(&tally) and counts what it did, also if memory runs out on the way. finish(&tally),
+  // which must not fail, adds what only the end tells.
+  template <typename Body, typename Finish>
+  void Counting(Body&& body, Finish&& finish) {
     Tally tally;
+    const auto count = [&] {
+      finish(&tally);
+      Count(std::move(tally));
+    };
     try {
       body(&tally);
-    } catch (const std::bad_alloc&) {
-      Count(std::move(tally));
+    } catch (...) {
+      count();
       throw;
     }
-    Count(std::move(tally));
+    count();
+  }
+  template <typename Body>
+  void Counting(Body&& body) {
+    Counting(body, [](Tally*) {});
   }
 
   Status CheckKeys(const KeyBatch& keys) const;
@@ -194,9 +203,10 @@ class TableBase : public Table {
   // Returns at once if another thread does so already and `wait` is false.
   // demoted: set if rows have left memory for that.
   Status MakeFastRoom(uint32_t shard, uint64_t rows, bool wait, bool* demoted = nullptr) const;
-  // The row of an entry, in memory, that the caller is about to change. Reads the file if it must,
-  // which is rare: calls that write have fetched their rows before. REQUIRES: the shard's mutex.
-  Status RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const;
+  // The row of an entry, in memory, for a call that writes; changes: to the row itself, and not
+  // only to what the index has of it. Reads the file if it must, which is rare: such calls have
+  // fetched their rows before. REQUIRES: the shard's mutex.
+  Status RowToWrite(Shard* shard, Shard::Entry entry, bool changes, std::byte** row) const;
   // Copies rows into a batch, in the places that their numbers say. REQUIRES as for ReadSlow.
   Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
 

@@ -206,14 +206,14 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
     const uint64_t hash = Keys::Hash(words[i]);
     if (const auto entry = FindEntry(ShardFor(hash), words, i)) {
       std::byte* row;
-      const Status fetched = RowToWrite(&ShardFor(hash), entry, &row);
+      const Status fetched = RowToWrite(&ShardFor(hash), entry, Op::kChangesRows, &row);
       if (fetched.ok()) UpdateEntry(call, arrays[ShardOf(hash)], i, entry, row, op, tally);
       if (status.ok()) status = fetched;
     } else {
       missing->push_back(static_cast<uint32_t>(i));
     }
   };
-  Probes<true>(
+  Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       words.data(), count, op->row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; }, fetch,
       visit, late);
   // Keys that were decided late come after all others: put them in their places.
@@ -296,7 +296,7 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   Shard::Entry entry = FindEntry(shard, words, i);
   if (entry) {
     std::byte* row;
-    TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, &row));
+    TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, Op::kChangesRows, &row));
     for (; i != kEnd; i = call.Next(i)) {
       UpdateEntry(call, *shard.array(), i, entry, row, op, tally);
     }
@@ -392,6 +392,7 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   });
   *entry =
       shard.Insert(call.words[i], hash, number, {score, FreshMetadata(*insertion->op, i, seen)});
+  NoteEntered(call.words, i);
   insertion->inserted = score;
   ++insertion->tally->inserts;
   return Status::Ok();

@@ -41,8 +41,8 @@ size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size
                                  NeededRows* needed) const {
   size_t keys = 0, missing = 0;
   slow->clear();
-  needed->fill(0);
-  const auto need = [&](size_t i) { ++(*needed)[ShardOf(Keys::Hash(words[i]))]; };
+  std::vector<uint32_t> coming;
+  const auto need = [&](size_t i) { coming.push_back(static_cast<uint32_t>(i)); };
   const auto late = [&](size_t i) {
     uint32_t slot = kInMemory;
     const bool found = ReadRow(words[i], words.bytes(i), &slot, [](const std::byte*) {});
@@ -62,10 +62,15 @@ size_t TableOf<Keys>::SurveyPart(const Words& words, const KeyParts& parts, size
   };
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     keys += count;
-    Probes<false>(
+    Probes<Access::kRead>(
         words.data(), count, 0, [=](size_t k) TFRA_INLINE { return order[k]; }, [](size_t) {},
         visit, late);
   });
+  needed->fill(0);
+  if (coming.empty()) return keys - missing;
+  // Each key needs one row, however often the batch has it.
+  DistinctKeys distinct(words, coming.size());
+  for (const uint32_t i : coming) (*needed)[ShardOf(Keys::Hash(words[i]))] += distinct.Add(i);
   return keys - missing;
 }
 

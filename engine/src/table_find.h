@@ -53,13 +53,14 @@ bool TableOf<Keys>::ReadEntry(uint64_t word, std::string_view bytes, Read&& read
 }
 
 template <typename Keys>
-template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename Visit,
+template <Access kAccess, bool kLater, typename Number, typename Fetch, typename Visit,
           typename Late>
 [[gnu::always_inline]] inline size_t TableOf<Keys>::Pass(const BucketArray* arrays, uint64_t offset,
                                                          const uint64_t* words, size_t n,
                                                          size_t row_bytes, Number&& number,
                                                          Fetch&& fetch, Visit&& visit, Late&& late,
                                                          uint32_t* rest) const {
+  constexpr bool kForWrite = kAccess != Access::kRead;
   // Rings of scalars, not of Probes: a struct stored by the field and loaded whole would wait, in
   // most CPUs, until all earlier stores have left for memory.
   Bucket* bucket[kRing];
@@ -101,11 +102,8 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
             return;
           }
           // Calls that write have looked at their rows before.
-          if constexpr (kForWrite) {
-            tiers->Mark(number) |= RowTiers::kDirty;
-          } else {
-            tiers->Warm(number);
-          }
+          if constexpr (kAccess == Access::kRead) tiers->Warm(number);
+          if constexpr (kAccess == Access::kRow) tiers->Mark(number) |= RowTiers::kDirty;
         }
         row[r] = rows.At(number);
         Prefetch<kForWrite>(row[r], row_bytes);
@@ -135,7 +133,7 @@ template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename
 }
 
 template <typename Keys>
-template <bool kForWrite, typename Number, typename Fetch, typename Visit, typename Late>
+template <Access kAccess, typename Number, typename Fetch, typename Visit, typename Late>
 [[gnu::always_inline]] inline void TableOf<Keys>::Probes(const uint64_t* words, size_t n,
                                                          size_t row_bytes, Number&& number,
                                                          Fetch&& fetch, Visit&& visit,
@@ -149,11 +147,11 @@ template <bool kForWrite, typename Number, typename Fetch, typename Visit, typen
   for (size_t begin = 0; begin < n; begin += kBlock) {
     BucketArray arrays[kShards];
     for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
-    size_t left = Pass<kForWrite, false>(
+    size_t left = Pass<kAccess, false>(
         arrays, 0, words, std::min(kBlock, n - begin), row_bytes,
         [=](size_t i) TFRA_INLINE { return number(begin + i); }, fetch, visit, late, rest);
     for (uint64_t step = 1; step <= kSteps && left >= kWorthIt; ++step) {
-      left = Pass<kForWrite, true>(
+      left = Pass<kAccess, true>(
           arrays, SearchPath::Offset(step), words, left, row_bytes,
           [&](size_t i) TFRA_INLINE { return rest[i]; }, fetch, visit, late, rest);
     }

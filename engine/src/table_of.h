@@ -18,6 +18,10 @@ namespace tfra {
 
 class RankSearch;
 
+// What a call does to the keys that it finds: nothing; something to their entries; or to their rows
+// as well, which in a tiered table are then not what the file has.
+enum class Access { kRead, kEntry, kRow };
+
 template <typename Keys>
 class TableOf : public TableBase {
  public:
@@ -108,12 +112,12 @@ class TableOf : public TableBase {
   // known to be missing, and those for which visit returns false, get late(number) instead. Equal
   // keys are visited in their order, if no other thread writes to their shard and visit moves no
   // entries.
-  template <bool kForWrite, typename Number, typename Fetch, typename Visit, typename Late>
+  template <Access kAccess, typename Number, typename Fetch, typename Visit, typename Late>
   void Probes(const uint64_t* words, size_t n, size_t row_bytes, Number&& number, Fetch&& fetch,
               Visit&& visit, Late&& late) const;
   // Does so in the first buckets, or, kLater, in those `offset` after them. Fills `rest` with the
   // numbers of the keys that are left, and returns how many.
-  template <bool kForWrite, bool kLater, typename Number, typename Fetch, typename Visit,
+  template <Access kAccess, bool kLater, typename Number, typename Fetch, typename Visit,
             typename Late>
   size_t Pass(const BucketArray* arrays, uint64_t offset, const uint64_t* words, size_t n,
               size_t row_bytes, Number&& number, Fetch&& fetch, Visit&& visit, Late&& late,
@@ -181,6 +185,11 @@ class TableOf : public TableBase {
   // seen, this time included.
   Status Enters(const Words& words, size_t i, const RowContext& context, bool* enters,
                 uint32_t* seen);
+  // Key i has entered.
+  void NoteEntered(const Words& words, size_t i) {
+    if (admission_ == nullptr) return;
+    admission_->Forget(ShardOf(Keys::Hash(words[i])), words[i], words.bytes(i));
+  }
   // Does with a key that is not there what the Op's NewKeys say. seen: the keys that this call has
   // asked to let in.
   template <typename Op>

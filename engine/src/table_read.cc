@@ -28,7 +28,7 @@ Status TableOf<Keys>::Contains(const KeyBatch& keys, bool* exists) try {
       }
       return true;
     };
-    Probes<false>(
+    Probes<Access::kRead>(
         words.data(), end - begin, 0, [=](size_t i) { return begin + i; }, [](size_t) {}, visit,
         late);
   });
@@ -147,7 +147,7 @@ Status TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
     if (kCounters) hits += found;
     return true;
   };
-  Probes<false>(
+  Probes<Access::kRead>(
       words.data(), end - begin, bytes, [=](size_t i) TFRA_INLINE { return begin + i; },
       [](size_t) {}, visit, late);
   hits += late_hits;

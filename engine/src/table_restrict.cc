@@ -188,34 +188,38 @@ Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
   const SquaredNorm squared_norm = norms ? SquaredNormFor(options_.value_type) : nullptr;
   const size_t dim = static_cast<size_t>(options_.dim);
   const uint32_t now = clock();
-  std::mutex mutex;
+  std::vector<RowHistograms> parts(kShards);
+  const auto add_metadata = [&](size_t s, Shard::Entry, const RowMetadata& metadata) {
+    ++parts[s].age[std::bit_width(now > metadata.time ? now - metadata.time : 0u)];
+    ++parts[s].writes[std::bit_width(metadata.count)];
+  };
+  const auto add_norm = [&](size_t s, const std::byte* row) {
+    auto& bins = parts[s].norm;
+    const double norm = std::sqrt(squared_norm(row, dim));
+    const double last = static_cast<double>(bins.size() - 1);
+    const double bin = norm > 0.0 ? std::floor(std::log2(norm)) + 32 : 0.0;
+    ++bins[std::isnan(norm) ? bins.size() - 1 : static_cast<size_t>(std::clamp(bin, 0.0, last))];
+  };
   SharedStatus status;
-  ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
-    RowHistograms part;
-    {
-      status.Set(VisitShard(
-          &shards_[s], 0, layout_.value_bytes, [&](Shard::Entry entry, const std::byte* row) {
-            if (options_.metadata) {
-              const RowMetadata metadata = MetadataOf(entry);
-              ++part.age[std::bit_width(now > metadata.time ? now - metadata.time : 0u)];
-              ++part.writes[std::bit_width(metadata.count)];
-            }
-            if (!norms) return;
-            const double norm = std::sqrt(squared_norm(row, dim));
-            const double last = static_cast<double>(part.norm.size() - 1);
-            const double bin = norm > 0.0 ? std::floor(std::log2(norm)) + 32 : 0.0;
-            ++part.norm[std::isnan(norm) ? part.norm.size() - 1
-                                         : static_cast<size_t>(std::clamp(bin, 0.0, last))];
-          }));
-    }
-    std::lock_guard lock(mutex);
-    const auto add = [](auto* to, const auto& from) {
-      for (size_t i = 0; i < from.size(); ++i) (*to)[i] += from[i];
-    };
+  if (norms) {
+    ParallelFor(kShards, ThreadsFor(size()), [&](size_t s) {
+      const auto visit = [&](Shard::Entry entry, const std::byte* row) {
+        if (options_.metadata) add_metadata(s, entry, MetadataOf(entry));
+        add_norm(s, row);
+      };
+      status.Set(VisitShard(&shards_[s], 0, layout_.value_bytes, visit));
+    });
+  } else if (options_.metadata) {
+    VisitMetadata(add_metadata);  // No rows are needed, nor the file of a tiered table.
+  }
+  const auto add = [](auto* to, const auto& from) {
+    for (size_t i = 0; i < from.size(); ++i) (*to)[i] += from[i];
+  };
+  for (const RowHistograms& part : parts) {
     add(&histograms->age, part.age);
     add(&histograms->writes, part.writes);
     add(&histograms->norm, part.norm);
-  });
+  }
   return status.Get();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -1,6 +1,7 @@
 // Calls that only bounded tables serve, and variants of writing that say more.
 #include <string>
 
+#include "table_visit.h"
 #include "table_write.h"
 
 namespace tfra {
@@ -150,17 +151,15 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::RemoveIfScore(const ScorePredicate& predicate, uint64_t* removed) try {
-  std::vector<Tally> tallies(kShards);
-  TFRA_RETURN_IF_ERROR(VisitScores([&](size_t s, Shard::Entry entry, uint64_t score) {
-    if (!predicate(score)) return;
-    RemoveEntry(&shards_[s], entry, &tallies[s]);
-    ++tallies[s].removals;
-  }));
-  *removed = 0;
-  for (Tally& tally : tallies) {
-    *removed += tally.removals;
-    Count(std::move(tally));
-  }
+  TFRA_RETURN_IF_ERROR(CheckBounded("selecting by score"));
+  *removed = RemoveEntriesOf(&Tally::removals, [&](const BucketArray& array, uint64_t b) {
+    const Bucket* bucket = array.buckets + b;
+    uint32_t going = 0;
+    ForEachEntry(bucket->used(), [&](uint32_t i) {
+      going |= static_cast<uint32_t>(predicate(*array.ScoreOf(bucket, i))) << i;
+    });
+    return going;
+  });
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -99,7 +99,8 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
   }
 }
 
-Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) const {
+Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, bool changes,
+                             std::byte** row) const {
   uint32_t number = entry.row();
   if (IsSlow(number)) {
     const uint32_t slot = SlotOf(number);
@@ -113,7 +114,7 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, std::byte** row) 
     MoveEntry(entry, number);
     tiers_->shard(shard->number()).slow.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (tiers_ != nullptr) tiers_->Mark(number) |= RowTiers::kDirty;
+  if (tiers_ != nullptr && changes) tiers_->Mark(number) |= RowTiers::kDirty;
   *row = RowAt(number);
   return Status::Ok();
 }
@@ -214,7 +215,7 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
       }
     }
     done += victims.size();
-    if (!left.empty()) tiers_->slots().RetireSlots(left);
+    if (!left.empty()) tiers_->slots().RetireSlots(std::move(left));
     if (!dirty.empty()) status = WriteVictims(s, dirty, rows.data());
   }
   return status;
@@ -231,10 +232,9 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
     if (status.ok()) {
       status = slots.TakeSlots(static_cast<uint32_t>(count), &claim);
       if (status.ok()) {
-        count = claim.count;
-        status = tiers_->CoverSlot(claim.slots[count - 1]);
+        count = claim.count();
+        status = tiers_->CoverSlot(claim.slot(claim.count() - 1));
         if (status.ok()) status = slots.Write(claim, rows + begin * layout_.stride);
-        slots.End(claim);
       }
     }
     std::lock_guard lock(shard.mutex());
@@ -246,7 +246,7 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
                                     [&](uint32_t number) { return number == victim.row; });
       uint32_t& mark = tiers_->Mark(victim.row);
       if (status.ok() && entry && mark == (RowTiers::kNoSlot | RowTiers::kWriting)) {
-        const uint32_t slot = claim.slots[k];
+        const uint32_t slot = claim.Take(static_cast<uint32_t>(k));
         if (has_string_keys()) tiers_->SetKey(slot, KeyOf(victim.row));
         MoveEntry(entry, slot | kSlowRow);
         mark = RowTiers::kNoSlot | RowTiers::kDirty;
@@ -255,7 +255,6 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
         continue;
       }
       if (entry && (mark & RowTiers::kWriting)) mark = RowTiers::kNoSlot | RowTiers::kDirty;
-      if (k < claim.count) slots.Free(claim.slots[k]);
     }
     begin += count;
   }

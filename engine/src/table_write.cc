@@ -66,7 +66,7 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
   };
   EpochGuard guard;
   // Those found missing are put where keys have been visited already.
-  Probes<false>(
+  Probes<Access::kRead>(
       words.data(), keys.size(), 0, [&](size_t k) TFRA_INLINE { return keys[k]; }, [](size_t) {},
       visit, late);
   keys.resize(missing);
@@ -183,9 +183,11 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     }
     return true;
   };
-  Probes<true>(
+  Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
       fetch, visit, late);
+  tally->updates += hot_tally.updates;
+  tally->ignored += hot_tally.ignored;
   // In the order of the batch, which decides who is let in.
   if (admission_ != nullptr) std::sort(missing, missing + missing_count);
   constexpr size_t kAhead = 8;
@@ -200,7 +202,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     // An equal key may have come since.
     if (const auto entry = FindEntry(shard, words, i)) {
       std::byte* row;
-      const Status fetched = RowToWrite(&shard, entry, &row);
+      const Status fetched = RowToWrite(&shard, entry, Op::kChangesRows, &row);
       if (fetched.ok()) UpdateRow(*shard.array(), i, entry, row, op, tally);
       if (status.ok()) status = fetched;
     } else if (!op->Inserts(i)) {
@@ -209,8 +211,6 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
       status = InsertKey(words, i, hash, &shard, op, new_keys, seen, tally);
     }
   }
-  tally->updates += hot_tally.updates;
-  tally->ignored += hot_tally.ignored;
   return status;
 }
 
@@ -248,6 +248,7 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
     }
   });
   shard->Insert(words[i], hash, number, {kNoScore, FreshMetadata(*op, i, seen)});
+  NoteEntered(words, i);
   ++tally->inserts;
   return Status::Ok();
 }
@@ -373,27 +374,27 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
   const KeyParts parts = KeyParts::Split<Keys>(words);
   std::atomic<size_t> total{0};
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
-    Tally tally;
-    const auto remove = [&](size_t i) {
-      Shard& shard = ShardFor(Keys::Hash(words[i]));
-      const auto entry = FindEntry(shard, words, i);
-      if (!entry) return;
-      RemoveEntry(&shard, entry, &tally);
-      ++tally.removals;
-    };
-    const auto visit = [&](size_t i, const Probe& probe) {
-      if (probe.row != nullptr) remove(i);
-      return true;
-    };
-    parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
-      EpochGuard guard;
-      ShardLocks locks(shards_.get(), parts.shards(part));
-      Probes<true>(
-          words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
-          visit, remove);
+    Counting([&](Tally* tally) {
+      const auto remove = [&](size_t i) {
+        Shard& shard = ShardFor(Keys::Hash(words[i]));
+        const auto entry = FindEntry(shard, words, i);
+        if (!entry) return;
+        RemoveEntry(&shard, entry, tally);
+        ++tally->removals;
+      };
+      const auto visit = [&](size_t i, const Probe& probe) {
+        if (probe.row != nullptr) remove(i);
+        return true;
+      };
+      parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
+        EpochGuard guard;
+        ShardLocks locks(shards_.get(), parts.shards(part));
+        Probes<Access::kEntry>(
+            words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
+            visit, remove);
+      });
+      total += tally->removals;
     });
-    total += tally.removals;
-    Count(std::move(tally));
   });
   *removed = total;
   return Status::Ok();

@@ -65,7 +65,7 @@ template <typename Op>
     return false;
   }
   const auto [bucket, index] = entry;
-  const uint32_t state = bucket->BeginWrite();
+  const BucketWrite write(bucket);
   EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
   if (op->context.metadata) {
     RowMetadata metadata = array.MetadataOf(bucket, index);
@@ -74,7 +74,6 @@ template <typename Op>
     const RowMetadata* given = GivenMetadata(*op, i);
     array.SetMetadata(bucket, index, given == nullptr ? metadata : *given);
   }
-  bucket->EndWrite(state);
   ++tally->updates;
   return true;
 }
@@ -84,12 +83,8 @@ Status TableOf<Keys>::Enters(const Words& words, size_t i, const RowContext& con
                              uint32_t* seen) {
   *enters = context.new_keys != NewKeys::kDrop;
   *seen = 1;
-  if (admission_ == nullptr || context.new_keys == NewKeys::kDrop) return Status::Ok();
+  if (admission_ == nullptr || context.new_keys != NewKeys::kAdmit) return Status::Ok();
   const uint32_t shard = ShardOf(Keys::Hash(words[i]));
-  if (context.new_keys == NewKeys::kInsert) {
-    admission_->Forget(shard, words[i], words.bytes(i));
-    return Status::Ok();
-  }
   try {
     *enters = admission_->Admit(shard, words[i], words.bytes(i), context.now, seen);
   } catch (const std::bad_alloc&) {
@@ -102,24 +97,18 @@ template <typename Keys>
 template <typename Op, typename Body>
 void TableOf<Keys>::RunOp(const Op& prototype, size_t keys, Body&& body) {
   Op op = prototype;
-  Tally tally;
-  if constexpr (requires { op.replaced; }) {
-    op.replaced.reserve(keys * op.dim);
-    tally.garbage.reserve(keys * op.dim);
-  }
-  body(&op, &tally);
-  if constexpr (requires { op.stored_bytes; }) tally.string_bytes += op.stored_bytes;
-  if constexpr (requires { op.replaced; }) {
-    for (Blob* blob : op.replaced) {
-      tally.string_bytes -= static_cast<int64_t>(blob->allocated_bytes());
-      tally.garbage.push_back(Blob::AsRetired(blob));
-    }
-  }
-  if constexpr (Op::kFinds) {
-    tally.hits = std::exchange(tally.updates, 0);
-    tally.misses = tally.inserts + tally.rejections;
-  }
-  Count(std::move(tally));
+  if constexpr (requires { op.replaced; }) op.replaced.reserve(keys * op.dim);
+  Counting([&](Tally* tally) { body(&op, tally); },
+           [&](Tally* tally) {
+             if constexpr (requires { op.stored_bytes; }) tally->string_bytes += op.stored_bytes;
+             if constexpr (requires { op.replaced; }) {
+               if (!op.replaced.empty()) Retire(std::move(op.replaced));
+             }
+             if constexpr (Op::kFinds) {
+               tally->hits = std::exchange(tally->updates, 0);
+               tally->misses = tally->inserts + tally->rejections;
+             }
+           });
 }
 
 }  // namespace tfra

@@ -45,6 +45,36 @@ TEST(InvalidAdmissionsSayWhatTheyGot) {
   }
 }
 
+// A key that is let in but finds the table full of higher scores has not entered: it waits on.
+TEST(KeysThatAFullTableRejectsKeepTheirCount) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = AdmittingOptions(key_type, MinCount(2));
+    options.bound = {16, EvictStrategy::kLfu, false};
+    std::unique_ptr<Table> table = MakeTable(options);
+    const TestKeys often = TestKeys::Range(key_type, 0, 16), rare(key_type, {100});
+    for (int round = 0; round < 9; ++round) See(*table, often, NewKeys::kInsert);
+    for (uint32_t sight = 1; sight <= 3; ++sight) {
+      See(*table, rare);
+      AdmissionState state;
+      CHECK_OK(table->ExportAdmission(&state));
+      CHECK_EQ(state.seen.size(), 1u);
+      CHECK_EQ(state.seen.empty() ? 0 : state.seen[0].count, sight);
+    }
+    See(*table, rare, NewKeys::kInsert);
+    CHECK_EQ(table->stats().waiting, 1u);
+    CHECK_EQ(table->stats().rejections, 3u);
+    // There is room again.
+    size_t removed = 0;
+    CHECK_OK(table->Remove(TestKeys(key_type, {3}).batch(), &removed));
+    See(*table, rare);
+    CHECK_EQ(There(*table, rare).Count(), 1u);
+    CHECK_EQ(table->stats().waiting, 0u);
+    RowMetadata metadata;
+    CHECK_OK(table->LookupMetadata(rare.batch(), &metadata, nullptr));
+    CHECK_EQ(metadata.count, 4u);
+  }
+}
+
 TEST(KeysEnterWhenSeenOftenEnough) {
   for (KeyType key_type : kKeyTypes) {
     for (uint32_t min_count : {1, 2, 5, 300}) {

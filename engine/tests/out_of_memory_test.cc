@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <thread>
 
 #include "admission_helpers.h"
 #include "pages.h"
@@ -247,6 +248,84 @@ TEST(OutOfMemoryInBoundedStrings) {
       CHECK(!exists || value == values[0]);
     }
   }
+}
+
+// Where some keys have left, or come, before memory runs out, these are counted.
+TEST(OutOfMemoryInRemove) {
+  ForEachOptions([](const TableOptions& options) {
+    const TestKeys keys = TestKeys::Range(options.key_type, 0, 1500);
+    const KeyBatch batch = keys.batch();
+    FailEverywhere(options, "Remove", false, FillTable, [&](Table& table) {
+      size_t removed = 0;
+      return table.Remove(batch, &removed);
+    });
+  });
+}
+
+TEST(OutOfMemoryInBoundedTables) {
+  for (KeyType key_type : kKeyTypes) {
+    TableOptions options = AdmittingOptions(key_type, {});
+    options.bound = {4000, EvictStrategy::kLru};
+    const auto fill = [](Table& table) {
+      See(table, TestKeys::Range(table.options().key_type, 0, 3600), NewKeys::kInsert);
+    };
+    FailEverywhere(options, "RemoveIfScore", false, fill, [](Table& table) {
+      uint64_t removed = 0;
+      return table.RemoveIfScore([](uint64_t score) { return score < 3000; }, &removed);
+    });
+    // Some find room, the others evict.
+    const TestKeys keys = TestKeys::Range(key_type, 3600, 5000);
+    const KeyBatch batch = keys.batch();
+    const std::vector<float> rows(2 * keys.size(), 1.0f);
+    FailEverywhere(options, "Assign", false, fill,
+                   [&](Table& table) { return table.Assign(batch, rows.data()); });
+  }
+}
+
+TEST(BucketWritesEndWithAnException) {
+  Bucket bucket{};
+  const uint32_t before = bucket.state.load();
+  try {
+    const BucketWrite write(&bucket);
+    CHECK(bucket.state.load() & Bucket::kLocked);
+    throw std::bad_alloc();
+  } catch (const std::bad_alloc&) {
+  }
+  CHECK_EQ(bucket.state.load(), before + Bucket::kVersionOne);
+}
+
+// Rows on the way to the file: where memory runs out, no slot of it stays claimed for good.
+TEST(OutOfMemoryInRowsThatLeaveMemory) {
+  const ScopedNumThreads one(1);
+  constexpr int64_t kKeys = 4000;
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 40);
+  options.tiers.fast_bytes = kShards * 64 * 40 * sizeof(float);
+  const TestKeys first = TestKeys::Range(KeyType::kInt64, 0, kKeys);
+  const TestKeys more = TestKeys::Range(KeyType::kInt64, kKeys, kKeys + 1000);
+  const std::vector<float> rows(kKeys * 40, 1.0f);
+  const Call assign_more = [&](Table& table) { return table.Assign(more.batch(), rows.data()); };
+  int point = 0, failures = 0;
+  for (bool failed = true; failed && point < kMaxFailurePoints; ++point) {
+    const std::unique_ptr<Table> table = MakeTable(options);
+    CHECK_OK(table->Assign(first.batch(), rows.data()));
+    // Every other slot gets free: new rows go between old ones.
+    std::vector<int64_t> odd;
+    for (int64_t key = 1; key < kKeys; key += 2) odd.push_back(key);
+    size_t removed = 0;
+    CHECK_OK(table->Remove(KeyBatch(odd.data(), odd.size()), &removed));
+    // A thread that has no memory from earlier calls.
+    Outcome outcome;
+    std::thread([&] { outcome = CallWithFailure(false, point, *table, assign_more); }).join();
+    failed = outcome.failed;
+    failures += !outcome.status.ok();
+    CHECK(outcome.status.ok() || outcome.status.code() == StatusCode::kOutOfMemory);
+    CHECK_OK(assign_more(*table));
+    CHECK_EQ(table->size(), static_cast<uint64_t>(kKeys / 2 + 1000));
+    CHECK_OK(table->Clear());
+    CHECK_OK(table->Shrink());
+    CHECK_EQ(table->stats().slow_bytes, 0u);
+  }
+  CHECK(failures > 3 && point < kMaxFailurePoints);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Files that fail: each read, write and growth in its turn. A call that fails leaves the table as
 // it was, and usable.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <functional>
 #include <random>
 
@@ -47,7 +50,8 @@ void FailEverywhere(const TableOptions& options, IoKind kind, const Call& call) 
     EndFaults();
     if (!status.ok()) {
       ++failures;
-      CHECK(status.code() == StatusCode::kIoError);
+      CHECK(status.code() ==
+            (kind == IoKind::kRead ? StatusCode::kIoError : StatusCode::kStorageFull));
       CHECK(status.message().find("bytes of the file for rows in ") != std::string::npos);
       CHECK(RowsOf(*table) == before);
     }
@@ -121,6 +125,22 @@ TEST(TieredMetadataReadNoFile) {
   }
 }
 
+// Values that have no norm are of no interest to histograms.
+TEST(TieredHistogramsReadNoFileInVain) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kInt32, kDim);
+  options.metadata = true;
+  options.tiers.fast_bytes = 1;
+  const std::unique_ptr<Table> table = Filled(options);
+  table->SetClock(8);
+  FailIoForTesting(IoKind::kRead, 0);
+  RowHistograms histograms;
+  CHECK_OK(table->Histograms(&histograms));
+  EndFaults();
+  CHECK_EQ(histograms.age[1], uint64_t{kKeys});
+  CHECK_EQ(histograms.writes[1], uint64_t{kKeys});
+  for (const uint64_t bin : histograms.norm) CHECK_EQ(bin, uint64_t{0});
+}
+
 TEST(TierFaultsInWrites) {
   for (KeyType key_type : kKeyTypes) {
     for (IoKind kind : {IoKind::kWrite, IoKind::kResize}) {
@@ -145,7 +165,7 @@ TEST(TierFaultsInWritesDoNotStopReads) {
     for (int64_t begin = 0; begin < kKeys; begin += 100)
       CHECK_OK(LookUp(*table, begin, begin + 100));
   }
-  CHECK(Train(*table, kKeys, 3 * kKeys).code() == StatusCode::kIoError);
+  CHECK(Train(*table, kKeys, 3 * kKeys).code() == StatusCode::kStorageFull);
   // Keys that are not there, and are not to be inserted, need no room.
   const TestKeys others = TestKeys::Range(KeyType::kInt64, kKeys, 3 * kKeys);
   TestRows rows(ValueType::kFloat32, others.size(), kDim);
@@ -153,6 +173,37 @@ TEST(TierFaultsInWritesDoNotStopReads) {
   CHECK_OK(table->Touch(others.batch(), NewKeys::kDrop));
   EndFaults();
   CHECK(RowsOf(*table) == before);
+}
+
+// A forked child has the same file: it must not change the rows of its parent, nor read what the
+// parent has written over since.
+TEST(TierFaultsInForkedChildren) {
+  const ScopedNumThreads one(
+      1);  // A child of a process under ThreadSanitizer can start no threads.
+  std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+  const RowsMap before = RowsOf(*table);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(20);  // A child that hangs dies, and fails the test.
+    const auto refused = [](const Status& status) {
+      return status.code() == StatusCode::kIoError &&
+             status.message().find("forked") != std::string::npos;
+    };
+    bool good = refused(LookUp(*table, 0, kKeys)) && refused(Train(*table, 0, kKeys));
+    good &= refused(Train(*table, kKeys, 3 * kKeys));
+    good &= table->Clear().ok() && refused(table->Shrink());
+    // It can have tables of its own.
+    const std::unique_ptr<Table> own = Filled(Options(KeyType::kInt64, false));
+    good &= RowsOf(*own).size() == kKeys;
+    table.reset();
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(RowsOf(*table) == before);
+  CHECK_OK(Train(*table, kKeys, 3 * kKeys));
 }
 
 // Faults come and go at random: what a call said it did is what the table holds.

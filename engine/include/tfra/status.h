@@ -3,7 +3,7 @@
 // Every call that can fail returns a Status. A call that returns a failure has changed nothing,
 // unless its own comment says otherwise. Adapters turn the code into an exception once, at the
 // boundary: kWrongType -> TypeError, kInvalidArgument -> ValueError, kOutOfMemory -> MemoryError,
-// kIoError -> OSError.
+// kIoError and kStorageFull -> OSError.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,14 @@
 
 namespace tfra {
 
-enum class StatusCode : uint8_t { kOk, kInvalidArgument, kWrongType, kOutOfMemory, kIoError };
+enum class StatusCode : uint8_t {
+  kOk,
+  kInvalidArgument,
+  kWrongType,
+  kOutOfMemory,
+  kIoError,
+  kStorageFull,  // A disk, a quota, or the size that a file may have, is used up.
+};
 
 class [[nodiscard]] Status {
  public:
@@ -30,6 +37,9 @@ class [[nodiscard]] Status {
   }
   static Status IoError(std::string message) {
     return Status(StatusCode::kIoError, std::move(message));
+  }
+  static Status StorageFull(std::string message) {
+    return Status(StatusCode::kStorageFull, std::move(message));
   }
 
   bool ok() const { return code_ == StatusCode::kOk; }

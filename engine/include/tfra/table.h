@@ -44,10 +44,10 @@
 // Limits of tiered tables: values must be numbers (kInvalidArgument otherwise). The file holds at
 // most 2^30 rows. fast_bytes counts for 4 rows in each sixteenth of the hashes at least. A batch
 // that needs more rows than fit takes memory for them until it is done; Shrink gives it back to the
-// operating system. After a fork only one of the processes may use the table.
+// operating system. A forked child cannot use the rows in the file (kIoError), only its parent can.
 //
 // Errors: a call that fails has changed nothing. If the file cannot be read or written, calls
-// return kIoError; where it cannot take rows to make room (a full disk), writing fails and reading
+// return kIoError; where it cannot take rows to make room (kStorageFull), writing fails and reading
 // goes on. In a tiered table, a row that other threads move to the file at the same time may have
 // to be read half-way: if that fails, a part of the batch is stored, each row whole. AssignAndEvict
 // reads rows that it evicts from the file at its end: if that fails, all is stored, and their
