@@ -46,6 +46,7 @@ void DeleteNewKeysKernel(void* kernel);
 void Accumulate(void* kernel, TF_OpKernelContext* context);
 // table, keys
 void Remove(void*, TF_OpKernelContext* context);
+void Evict(void*, TF_OpKernelContext* context);
 // table
 void Clear(void*, TF_OpKernelContext* context);
 // table -> size

@@ -171,6 +171,7 @@ bool RegisterAll() {
        NewNewKeysKernel,
        DeleteNewKeysKernel},
       {"TfraRemove", {kTk}, {kTable, "keys: Tk"}, {}, NoShape, Remove},
+      {"TfraEvict", {kTk}, {kTable, "keys: Tk"}, {"evicted: int64"}, ScalarShape, Evict},
       {"TfraClear", {}, {kTable}, {}, NoShape, Clear},
       {"TfraSize", {}, {kTable}, {"size: int64"}, ScalarShape, Size},
       {"TfraExport",

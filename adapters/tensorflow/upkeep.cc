@@ -79,6 +79,16 @@ void Restrict(void* kernel, TF_OpKernelContext* op) {
   });
 }
 
+void Evict(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const TableUse table = UseTable(context, 0);
+    const Keys keys(table.named(), context.Input(1));
+    size_t evicted;
+    Check(table->Evict(keys.batch(), &evicted));
+    SetScalar(context, 0, evicted);
+  });
+}
+
 void Expire(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
@@ -87,7 +97,12 @@ void Expire(void*, TF_OpKernelContext* op) {
     ExpiryRule rule;
     if (ttl >= 0) rule.written_before = static_cast<uint32_t>(std::max<int64_t>(0, now - ttl));
     rule.norm_below = Scalar<double>(context, 2);
-    rule.norm_writes = static_cast<uint32_t>(Scalar<int64_t>(context, 3));
+    const auto norm_writes = Scalar<int64_t>(context, 3);
+    if (norm_writes < 0 || norm_writes > UINT32_MAX) {
+      InvalidArgument("expected a number of writes between 0 and 2**32 - 1, received " +
+                      std::to_string(norm_writes));
+    }
+    rule.norm_writes = static_cast<uint32_t>(norm_writes);
     uint64_t expired;
     Check(table->Expire(rule, &expired));
     SetScalar(context, 0, expired);

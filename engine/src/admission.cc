@@ -73,7 +73,13 @@ class MinCountAdmission final : public Admission {
   void Forget(uint32_t shard, uint64_t word, std::string_view bytes) override {
     waiting_[shard]->Remove(word, bytes);
   }
-  void Expire(uint32_t shard, uint32_t before) override { waiting_[shard]->RemoveBefore(before); }
+  void Expire(uint32_t shard, uint32_t before) override {
+    waiting_[shard]->RemoveBefore(before);
+    waiting_[shard]->Shrink();
+  }
+  void Shrink() override {
+    for (const auto& keys : waiting_) keys->Shrink();
+  }
 
   uint64_t waiting() const override {
     uint64_t size = 0;
@@ -303,6 +309,7 @@ class RandomAdmission final : public Admission {
 
 void Admission::Forget(uint32_t, uint64_t, std::string_view) {}
 void Admission::Expire(uint32_t, uint32_t) {}
+void Admission::Shrink() {}
 
 FilterShape FilterShape::For(const AdmissionSpec& spec) {
   FilterShape shape;

@@ -47,6 +47,8 @@ class Admission {
 
   // The rest REQUIRES all mutexes.
   virtual std::unique_ptr<Admission> Clone() const = 0;
+  // Gives memory back that is not needed.
+  virtual void Shrink();
   virtual void Clear() = 0;
   virtual void Save(AdmissionState* state) const = 0;
   // Takes a state in place of what is there: of one table, or of several, of which only that of

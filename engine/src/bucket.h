@@ -37,8 +37,6 @@ struct alignas(64) Bucket {
   // 262,144 writes go to this one bucket.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
-  uint32_t RowOf(uint32_t i) const { return rows[i].load(std::memory_order_relaxed); }
-
   // Entries in use, as a bit mask.
   uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
 
@@ -92,15 +90,6 @@ class BucketWrite {
   Bucket* const bucket_;
   const uint32_t state_;
 };
-
-// How many entries a bit mask has. A table, since without knowing the CPU compilers call a
-// function.
-[[gnu::always_inline]] inline uint32_t CountEntries(uint32_t entries) {
-  static_assert(kBucketEntries == 5);
-  static constexpr uint8_t kCounts[32] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
-                                          1, 2, 2, 3, 2, 3, 3, 4, 2, 3, 3, 4, 3, 4, 4, 5};
-  return kCounts[entries];
-}
 
 // Calls body(index) for each entry of a bit mask.
 template <typename Body>

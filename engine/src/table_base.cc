@@ -244,6 +244,7 @@ Status TableBase::Shrink() try {
       TFRA_RETURN_IF_ERROR(shard.Rebuild(shard.size()));
     }
   }
+  if (admission_ != nullptr) admission_->Shrink();
   CompactRows();
   return tiers_ == nullptr ? Status::Ok() : tiers_->slots().Trim();
 }

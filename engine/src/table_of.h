@@ -54,7 +54,14 @@ class TableOf : public TableBase {
                         const UpdateParams& params, const Scores& scores,
                         NewKeys new_keys) override;
   Status Touch(const KeyBatch& keys, NewKeys new_keys) override;
-  Status Remove(const KeyBatch& keys, size_t* removed) override;
+  Status Remove(const KeyBatch& keys, size_t* removed) override {
+    return RemoveKeys(keys, &Tally::removals, removed);
+  }
+  Status Evict(const KeyBatch& keys, size_t* evicted) override {
+    TFRA_RETURN_IF_ERROR(RemoveKeys(keys, &Tally::evictions, evicted));
+    Counting([](Tally* tally) { ++tally->restrict_runs; });
+    return Status::Ok();
+  }
 
   Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) override;
   Status ExportAll(ExportBatch* batch) override;
@@ -135,6 +142,8 @@ class TableOf : public TableBase {
 
   // --- table_write.cc
 
+  // Takes keys out, and counts those that were there by `counter`.
+  Status RemoveKeys(const KeyBatch& keys, uint64_t Tally::* counter, size_t* removed);
   RowContext Context(NewKeys new_keys) const {
     return {layout_, initializer_, options_.metadata, clock(), new_keys};
   }

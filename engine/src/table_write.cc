@@ -368,7 +368,8 @@ Status TableOf<Keys>::Touch(const KeyBatch& keys, NewKeys new_keys) try {
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
+Status TableOf<Keys>::RemoveKeys(const KeyBatch& keys, uint64_t Tally::* counter,
+                                 size_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   const Words words(keys);
   const KeyParts parts = KeyParts::Split<Keys>(words);
@@ -380,7 +381,7 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
         const auto entry = FindEntry(shard, words, i);
         if (!entry) return;
         RemoveEntry(&shard, entry, tally);
-        ++tally->removals;
+        ++(tally->*counter);
       };
       const auto visit = [&](size_t i, const Probe& probe) {
         if (probe.row != nullptr) remove(i);
@@ -393,7 +394,7 @@ Status TableOf<Keys>::Remove(const KeyBatch& keys, size_t* removed) try {
             words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
             visit, remove);
       });
-      total += tally->removals;
+      total += tally->*counter;
     });
   });
   *removed = total;
@@ -417,7 +418,7 @@ TFRA_CATCH_BAD_ALLOC
   template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,      \
                                                 const UpdateParams&, const Scores&, NewKeys); \
   template Status TableOf<Keys>::Touch(const KeyBatch&, NewKeys);                             \
-  template Status TableOf<Keys>::Remove(const KeyBatch&, size_t*);                            \
+  template Status TableOf<Keys>::RemoveKeys(const KeyBatch&, uint64_t Tally::*, size_t*);     \
   TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertOp)                                                \
   TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertStringsOp)
 TFRA_INSTANTIATE(IntKeys)

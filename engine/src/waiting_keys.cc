@@ -6,6 +6,11 @@
 #include "shard.h"
 
 namespace tfra {
+namespace {
+
+constexpr size_t kMinPlaces = 16;
+
+}  // namespace
 
 size_t WaitingKeys::HomeOf(uint64_t word) const {
   // The top bits are the same for all keys of a shard.
@@ -23,7 +28,9 @@ size_t WaitingKeys::Find(uint64_t word, std::string_view bytes) const {
 }
 
 uint32_t WaitingKeys::Add(uint64_t word, std::string_view bytes, uint32_t now, uint32_t times) {
-  if (size() >= places_.size() * 3 / 4) Grow();
+  if (size() >= places_.size() * 3 / 4) {
+    Resize(std::max<size_t>(kMinPlaces, places_.size() * 3 / 2));
+  }
   const size_t place = Find(word, bytes);
   RowMetadata& seen = places_[place].seen;
   if (seen.count == 0) {
@@ -114,8 +121,22 @@ void WaitingKeys::NoteSize(uint64_t size) {
                std::memory_order_relaxed);
 }
 
-void WaitingKeys::Grow() {
-  const size_t count = std::max<size_t>(16, places_.size() * 3 / 2);
+void WaitingKeys::Shrink() {
+  if (size() == 0) {
+    Clear();
+    return;
+  }
+  const size_t enough = std::max<size_t>(kMinPlaces, size() * 3 / 2);
+  if (places_.size() <= 2 * enough) return;
+  try {
+    Resize(enough);
+  } catch (const std::bad_alloc&) {
+    return;  // They stay where they are.
+  }
+  NoteSize(size());
+}
+
+void WaitingKeys::Resize(size_t count) {
   std::vector<Place> places(count);
   std::vector<Blob*> keys(words_are_hashes_ ? count : 0);
   places.swap(places_);

@@ -24,6 +24,8 @@ class WaitingKeys {
   // Takes a key out, if it is there.
   void Remove(uint64_t word, std::string_view bytes);
   void RemoveBefore(uint32_t time);
+  // Gives memory back, if much more is taken than keys need.
+  void Shrink();
   void Clear();
   // Takes the keys of another, in place of its own. Throws std::bad_alloc.
   void CopyFrom(const WaitingKeys& other);
@@ -54,7 +56,8 @@ class WaitingKeys {
   size_t HomeOf(uint64_t word) const;
   // Empties a place, and moves those behind it up so that they are found.
   void RemoveAt(size_t place);
-  void Grow();
+  // Moves the keys to so many places. Throws std::bad_alloc.
+  void Resize(size_t count);
   void NoteSize(uint64_t size);
 
   const bool words_are_hashes_;

@@ -140,6 +140,28 @@ TEST(RestrictOfAnEmptyTable) {
   }
 }
 
+// What callers choose themselves is counted as what Restrict chooses.
+TEST(EvictedKeysAreCounted) {
+  for (KeyType key_type : {KeyType::kInt64, KeyType::kString}) {
+    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kFloat32, 1));
+    const TestKeys keys = TestKeys::Range(key_type, 0, 100),
+                   some = TestKeys::Range(key_type, 90, 120);
+    AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
+    size_t evicted = 0, removed = 0;
+    CHECK_OK(table->Evict(some.batch(), &evicted));
+    CHECK_EQ(evicted, 10u);
+    CHECK_OK(table->Evict(some.batch(), &evicted));
+    CHECK_EQ(evicted, 0u);
+    CHECK_OK(table->Remove(keys.batch(), &removed));
+    CHECK_EQ(removed, 90u);
+    const TableStats stats = table->stats();
+    CHECK_EQ(stats.evictions, 10u);
+    CHECK_EQ(stats.removals, 90u);
+    CHECK_EQ(stats.restrict_runs, 2u);
+    CHECK_EQ(stats.size, 0u);
+  }
+}
+
 TEST(WhatNeedsMetadataSaysSo) {
   std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1));
   const TestKeys keys(KeyType::kInt64, {1});

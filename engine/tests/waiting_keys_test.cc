@@ -120,6 +120,27 @@ TEST(WaitingKeysStaySmall) {
       most = std::max(most, keys.bytes());
     }
     CHECK(most <= keys.bytes() + 1000);
+    // What many have left does not stay with few.
+    add(1000000, 200);
+    for (uint32_t now : {200u, 201u}) {
+      const uint64_t before = keys.bytes();
+      keys.RemoveBefore(now);
+      keys.Shrink();
+      CHECK(keys.bytes() <= (now == 200 ? before : 0));
+    }
+    CHECK_EQ(keys.size(), 0u);
+    for (uint64_t i = 0; i < 5000; ++i) {
+      const std::string bytes = strings ? "a key " + std::to_string(i) : "";
+      keys.Add(i, bytes, i < 4900 ? 1 : 2, static_cast<uint32_t>(i) + 1);
+    }
+    const uint64_t before = keys.bytes();
+    keys.RemoveBefore(2);
+    keys.Shrink();
+    CHECK(keys.bytes() < before / 10);
+    for (uint64_t i = 4900; i < 5000; ++i) {
+      const std::string bytes = strings ? "a key " + std::to_string(i) : "";
+      CHECK_EQ(keys.Add(i, bytes, 3, 1), static_cast<uint32_t>(i) + 2);
+    }
     keys.Clear();
     CHECK_EQ(keys.size(), 0u);
     CHECK_EQ(keys.bytes(), 0u);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -81,6 +81,9 @@ class TableStats:
     Attributes:
         load: `size / capacity`.
         lookups: Keys looked up: `hits + misses`.
+        bytes: All memory: of the index, rows, strings and admission. The file is not in it.
+        hit_rate: `hits / lookups`, or 0 before the first lookup.
+        fast_hit_rate: `fast_hits / (fast_hits + slow_hits)`, or 0 before the first.
     """
 
     size: int
@@ -111,40 +114,48 @@ class TableStats:
     slow_bytes: int
     load: float = field(init=False)
     lookups: int = field(init=False)
+    bytes: int = field(init=False)
+    hit_rate: float = field(init=False)
+    fast_hit_rate: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "load", self.size / self.capacity if self.capacity else 0.0)
-        object.__setattr__(self, "lookups", self.hits + self.misses)
-
-    @property
-    def bytes(self) -> int:
-        """All memory: of the index, rows, strings and admission. The file is not in it."""
-        return self.index_bytes + self.row_bytes + self.string_bytes + self.admission_bytes
-
-    @property
-    def hit_rate(self) -> float:
-        """`hits / lookups`, or 0 before the first lookup."""
-        return self.hits / self.lookups if self.lookups else 0.0
-
-    @property
-    def fast_hit_rate(self) -> float:
-        """`fast_hits / (fast_hits + slow_hits)`, or 0 before the first."""
-        found = self.fast_hits + self.slow_hits
-        return self.fast_hits / found if found else 0.0
+        for name, figure in derived_figures(vars(self), lambda a, b: a / b if b else 0.0).items():
+            object.__setattr__(self, name, figure)
 
     @classmethod
     def figures(cls) -> tuple[str, ...]:
         """The names of all figures."""
-        return (*(each.name for each in fields(cls)), "bytes", "hit_rate", "fast_hit_rate")
+        return tuple(each.name for each in fields(cls))
 
     def as_dict(self) -> dict[str, float]:
-        """All figures by name, `bytes` and the rates included."""
+        """All figures by name."""
         return {name: getattr(self, name) for name in self.figures()}
 
     @classmethod
     def from_counters(cls, counters: Sequence[Any]) -> TableStats:
         """Makes it from numbers in the order of `COUNTERS`."""
         return cls(**{name: int(n) for name, n in zip(COUNTERS, counters, strict=True)})
+
+
+def derived_figures(
+    counters: Mapping[str, Any], ratio: Callable[[Any, Any], Any]
+) -> dict[str, Any]:
+    """Returns what follows from counters: numbers, or tensors.
+
+    Args:
+        counters: What `COUNTERS` names.
+        ratio: Divides one by another; 0 if that is 0.
+    """
+    found = counters["fast_hits"] + counters["slow_hits"]
+    lookups = counters["hits"] + counters["misses"]
+    memory = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")
+    return {
+        "load": ratio(counters["size"], counters["capacity"]),
+        "lookups": lookups,
+        "bytes": sum(counters[name] for name in memory),
+        "hit_rate": ratio(counters["hits"], lookups),
+        "fast_hit_rate": ratio(counters["fast_hits"], found),
+    }
 
 
 @dataclass(frozen=True)

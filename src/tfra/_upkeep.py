@@ -115,9 +115,7 @@ class TableUpkeep:
         """
         ttl = self._ttl if ttl is None else checked_ttl(ttl)
         min_norm = self._min_norm if min_norm is None else checked_min_norm(min_norm)
-        writes = arrays.integer(norm_writes, "norm_writes")
-        if not 0 <= writes < 2**32:
-            raise ValueError(f"`norm_writes` must be between 0 and 2**32 - 1. Received: {writes}")
+        writes = checked_norm_writes(norm_writes)
         before = 0 if ttl is None else max(0, self._native.clock() - int(ttl))
         return self._native.expire(before, min_norm or 0.0, writes)
 
@@ -191,6 +189,14 @@ def checked_ttl(ttl: Any) -> float | None:
 def checked_min_norm(min_norm: Any) -> float | None:
     """Returns a least norm, or None."""
     return _checked(min_norm, "min_norm", "a number, 0 or more")
+
+
+def checked_norm_writes(norm_writes: Any) -> int:
+    """Returns a number of writes, as rows count them."""
+    writes = arrays.integer(norm_writes, "norm_writes")
+    if not 0 <= writes < 2**32:
+        raise ValueError(f"`norm_writes` must be between 0 and 2**32 - 1. Received: {writes}")
+    return writes
 
 
 def _checked(number: Any, name: str, expected: str) -> float | None:

@@ -155,3 +155,17 @@ def test_a_saved_model(tmp_path: Path, rule: str, devices: list[str] | None) -> 
         sizes.append(set(loaded.keys().numpy().tolist()))
     assert sizes == [{1}, {1, 2}, {1, 2, 3}]
     assert key_set(module.table) == {1}
+
+
+@pytest.mark.parametrize("rule", [MinCount(4), CountingBloomFilter(4, capacity=9000)])
+def test_a_checkpoint_of_another_rule_changes_nothing(
+    tmp_path: Path, rule: Any, devices: list[str] | None
+) -> None:
+    saved = de.Variable(dim=DIM, devices=devices, admission=RULES["filter"], name="saved")
+    saved.upsert([1, 2], tf.ones([2, DIM]))
+    path = tf.train.Checkpoint(variable=saved).write(str(tmp_path / "file"))
+    other = de.Variable(dim=DIM, devices=devices, admission=rule, name="other")
+    other.upsert([7], tf.ones([1, DIM]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected .* received"):
+        tf.train.Checkpoint(variable=other).read(path).assert_consumed()
+    assert key_set(other) == {7}

@@ -145,6 +145,72 @@ def test_all_tables_of_a_model() -> None:
                      (("outer", 7), ("inner", 7), ("free", 20))}  # fmt: skip
 
 
+class Plain(keras.Model):  # type: ignore[misc]
+    """Gets its weights in the first step."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.embedding, self.head = layer, keras.layers.Dense(1)
+
+    def call(self, ids: Any) -> Any:
+        return self.head(self.embedding(ids))
+
+
+@pytest.mark.parametrize("freq", ["epoch", 2])
+def test_models_that_are_built_by_their_first_step(freq: Any) -> None:
+    def build(**options: Any) -> tuple[Any, Any]:
+        layer = layers.SquashedEmbedding(DIM, name="late", **options)
+        model = Plain(layer)
+        model.compile("sgd", "mse")
+        assert not model.built
+        return layer, model
+
+    x, options = np.arange(20).reshape(10, 2), {"verbose": 0, "batch_size": 1}
+    layer, model = build(restrict_policy=de.FrequencyRestrictPolicy, min_norm=0.0)
+    both = [callbacks.RestrictCallback(4, freq=freq), callbacks.ExpireCallback(freq=freq)]
+    model.fit(x, targets(10), callbacks=both, **options)
+    assert int(layer.params.size()) == 4
+    for callback in (callbacks.RestrictCallback(4, freq=freq), callbacks.ExpireCallback(freq=freq)):
+        layer, model = build()
+        with pytest.raises(ValueError, match=r"Received.*late"):
+            model.fit(x, targets(10), callbacks=[callback], **options)
+        assert int(layer.params.size()) == 2  # After one step, not at the end.
+
+
+def test_tables_of_the_same_name(tmp_path: Path) -> None:
+    ids = keras.Input((2,), dtype="int64")
+    policy = {"restrict_policy": de.FrequencyRestrictPolicy}
+    same = [layers.SquashedEmbedding(DIM, name="same", **policy) for _ in range(3)]
+    towers = [keras.Sequential([keras.Input((2,), dtype="int64"), layer]) for layer in same]
+    together = keras.layers.Concatenate()([tower(ids) for tower in towers])
+    model = keras.Model(ids, keras.layers.Dense(1)(together))
+    model.compile("sgd", "mse")
+    watch = callbacks.TableStatsCallback(tmp_path, figures=["size"])
+    history = model.fit(
+        np.arange(20).reshape(10, 2), targets(10), verbose=0,
+        callbacks=[callbacks.RestrictCallback(7), watch],
+    ).history  # fmt: skip
+    assert [int(layer.params.size()) for layer in same] == [7, 7, 7]
+    names = ["same-parameter", "same-parameter_1", "same-parameter_2"]
+    assert sorted(n for n in history if n.endswith("/size")) == [f"{n}/size" for n in names]
+    assert {f"{n}/size" for n in names} <= set(events(tmp_path / "tables").Tags()["tensors"])
+
+
+@pytest.mark.parametrize(
+    ("freq", "together", "runs"), [(8, 4, 5), (8, 1, 5), (2, 4, 10), (6, 4, 6), (40, 8, 1)]
+)
+def test_steps_are_counted_also_where_many_are_one_call(
+    freq: int, together: int, runs: int
+) -> None:
+    layer = layers.SquashedEmbedding(DIM, restrict_policy=de.FrequencyRestrictPolicy)
+    model = keras.Sequential([keras.Input((2,), dtype="int64"), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=together)
+    options = {"verbose": 0, "batch_size": 1, "epochs": 2}
+    x = np.arange(40).reshape(20, 2)
+    model.fit(x, targets(20), callbacks=[callbacks.RestrictCallback(1, freq=freq)], **options)
+    assert layer.params.stats().restrict_runs == runs
+
+
 def test_models_without_such_tables() -> None:
     layer = layers.Embedding(DIM, name="plain")
     for callback, needed in (
@@ -168,6 +234,7 @@ def test_models_without_such_tables() -> None:
         (ValueError, "ttl", lambda: callbacks.ExpireCallback(ttl=-1)),
         (TypeError, "min_norm", lambda: callbacks.ExpireCallback(min_norm="1")),
         (ValueError, "norm_writes", lambda: callbacks.ExpireCallback(norm_writes=-1)),
+        (ValueError, "norm_writes", lambda: callbacks.ExpireCallback(norm_writes=2**32)),
     ],
 )
 def test_wrong_arguments(error: Any, said: str, make: Any) -> None:

@@ -162,6 +162,43 @@ def test_keys_that_wait_are_forgotten(devices: list[str] | None) -> None:
     assert key_set(variable) == {3}
 
 
+def test_memory_of_keys_that_are_forgotten_comes_back(devices: list[str] | None) -> None:
+    variable = de.Variable(dim=DIM, devices=devices, admission=MinCount(2), ttl=10)
+    empty = variable.stats().admission_bytes
+    for now, ids in ((100, range(50_000)), (105, range(50_000, 50_100))):
+        variable.set_clock(now)
+        variable.touch(list(ids))
+    assert variable.stats().admission_bytes >= 50_000 * 16
+    variable.set_clock(111)
+    variable.expire()
+    stats = variable.stats()
+    assert (stats.waiting, stats.size) == (100, 0)
+    assert stats.admission_bytes <= empty + 100 * 16 * 4 + 48 * 16 * 16
+    variable.touch(list(range(50_000, 50_100)))  # They are found where they are now.
+    assert key_set(variable) == set(range(50_000, 50_100))
+    variable.set_clock(1000)
+    variable.expire()
+    assert variable.stats().admission_bytes == empty
+
+
+@pytest.mark.parametrize("norm_writes", [-1, 2**32, 2**40])
+def test_numbers_of_writes_that_no_row_has(norm_writes: int) -> None:
+    variable = de.Variable(dim=DIM, ttl=10)
+    variable.upsert([1], tf.zeros([1, DIM]))
+    with pytest.raises(ValueError, match=rf"norm_writes.*Received: {norm_writes}"):
+        variable.expire(min_norm=1.0, norm_writes=norm_writes)
+    assert key_set(variable) == {1}
+
+
+def test_times_that_no_row_has() -> None:
+    variable = de.Variable(dim=DIM, ttl=1e30)
+    variable.upsert([1], tf.ones([1, DIM]))
+    assert int(variable.expire()) == 0
+    assert int(variable.expire(ttl=2.0**64)) == 0
+    with pytest.raises(TypeError, match="integer"):
+        variable.set_clock(1.5)
+
+
 def test_in_a_function_and_in_a_session(devices: list[str] | None) -> None:
     variable = de.Variable(dim=DIM, devices=devices, ttl=10)
 

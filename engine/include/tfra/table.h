@@ -317,6 +317,8 @@ class Table {
 
   // removed: how many of the keys were there.
   virtual Status Remove(const KeyBatch& keys, size_t* removed) = 0;
+  // The same, counted as evictions and as a run of Restrict: for callers that rank keys themselves.
+  virtual Status Evict(const KeyBatch& keys, size_t* evicted) = 0;
   // Forgets also the keys that wait to enter. Keeps the memory for reuse; Shrink gives it back.
   virtual Status Clear() = 0;
   virtual uint64_t size() const = 0;
@@ -356,9 +358,9 @@ class Table {
   virtual void SetEpoch(uint32_t epoch) = 0;
   virtual uint32_t epoch() const = 0;
 
-  // Leaves the `keep` best rows and evicts the others. Takes two passes like those above, and
-  // little memory. Exact if no other thread writes meanwhile; rows that others write
-  // while it runs may stay in addition. REQUIRES as for CountIf.
+  // Leaves the `keep` best rows and evicts the others. Takes two or three passes like those above,
+  // and 4 bytes for each row that leaves. Exact if no other thread writes meanwhile; rows that
+  // others write while it runs may stay in addition. REQUIRES as for CountIf.
   virtual Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) = 0;
   // Removes what has expired, in one pass, or one for each part of the rule; of keys that wait to
   // enter, those last seen before `written_before`. REQUIRES: TableOptions::metadata, unless only

@@ -222,9 +222,25 @@ class HashTable(
         """
         require_length(content, self)
         handle = self.resource_handle
+
+        def restore_admission(after: Any) -> Any:
+            with tf.control_dependencies([] if after is None else [after]):
+                return ops.tfra_restore_admission(
+                    handle,
+                    keys=content["waiting_keys"],
+                    seen=content["waiting_seen"],
+                    filter=content["waiting_filter"],
+                    parts=tf.convert_to_tensor(waiting_parts, tf.int32),
+                    part=part,
+                    part_count=part_count,
+                )
+
         # SavedModel's loader for TF1 restores before it initializes.
         created = self._create_at(handle)
-        with tf.control_dependencies([] if created is None else [created]):
+        # Once before the rows, which also clear it: a state of another rule is an error, and must
+        # not leave half of a checkpoint behind.
+        fits = restore_admission(created)
+        with tf.control_dependencies([] if fits is None else [fits]):
             restored = ops.tfra_restore(
                 handle,
                 keys=content["keys"],
@@ -239,16 +255,7 @@ class HashTable(
                 scores=content.get("scores", tf.zeros([0], tf.int64)),
                 epoch=content.get("epoch", tf.zeros([0], tf.int64)),
             )
-        with tf.control_dependencies([] if restored is None else [restored]):
-            return ops.tfra_restore_admission(
-                handle,
-                keys=content["waiting_keys"],
-                seen=content["waiting_seen"],
-                filter=content["waiting_filter"],
-                parts=tf.convert_to_tensor(waiting_parts, tf.int32),
-                part=part,
-                part_count=part_count,
-            )
+        return restore_admission(restored)
 
     # --- The methods of the reference page.
 

@@ -71,7 +71,7 @@ class RestrictPolicy:
             values: `[n, dim]`, their rows.
 
         Returns:
-            A tensor of `[n]` numbers.
+            A tensor of `[n]` numbers of any dtype. NaN is lower than all others.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must have a method `score(keys, values)`, or override "
@@ -110,43 +110,36 @@ class RestrictPolicy:
         keys, scores = self._scores(table)
         excess = tf.maximum(tf.size(keys) - keep, 0)
         worst = tf.argsort(scores, stable=True)[:excess]
-        removed = table.remove(tf.gather(keys, worst))
-        with tf.control_dependencies([] if removed is None else [removed]):
-            return tf.cast(excess, tf.int64)
+        return table.evict(tf.gather(keys, worst))
 
     def _scores(self, table: HashTable) -> tuple[tf.Tensor, tf.Tensor]:
         """The keys of a table and their scores, from a part of the rows at a time."""
 
-        def step(i: tf.Tensor, position: tf.Tensor, keys: Any, scores: Any) -> tuple[Any, ...]:
-            part_keys, part_values, position = table.export_part(position, _PART)
-            part_values = tf.ensure_shape(part_values, [None, table.dim])
-            score = tf.convert_to_tensor(
-                self.score(tf.ensure_shape(part_keys, [None]), part_values)
-            )
-            score = tf.reshape(tf.cast(score, tf.float64), [-1])
+        def part(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            keys, values, position = table.export_part(position, _PART)
+            keys = tf.ensure_shape(keys, [None])
+            score = _sortable(self.score(keys, tf.ensure_shape(values, [None, table.dim])))
             check = tf.debugging.assert_equal(
                 tf.size(score),
-                tf.size(part_keys),
+                tf.size(keys),
                 f"{type(self).__name__}.score must give a number for each key",
             )
             with tf.control_dependencies([] if check is None else [check]):
-                score = tf.identity(score)
-            return i + 1, position, keys.write(i, part_keys), scores.write(i, score)
+                return keys, tf.identity(score), position
 
-        def arrays(dtype: tf.DType) -> tf.TensorArray:
-            return tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False)
+        def array(first: tf.Tensor) -> tf.TensorArray:
+            empty = tf.TensorArray(first.dtype, 0, dynamic_size=True, infer_shape=False)
+            return empty.write(0, first)
 
-        start = (
-            tf.constant(0),
-            tf.constant(0, tf.int64),
-            arrays(table.key_dtype),
-            arrays(tf.float64),
-        )
-        first = step(*start)
+        def step(i: tf.Tensor, position: tf.Tensor, keys: Any, scores: Any) -> tuple[Any, ...]:
+            more_keys, more_scores, position = part(position)
+            return i + 1, position, keys.write(i, more_keys), scores.write(i, more_scores)
+
+        first_keys, first_scores, position = part(tf.constant(0, tf.int64))
         _, _, keys, scores = tf.while_loop(
             lambda i, position, keys, scores: tf.not_equal(position, -1),
             step,
-            first,
+            (tf.constant(1), position, array(first_keys), array(first_scores)),
             parallel_iterations=1,
         )
         return keys.concat(), scores.concat()
@@ -293,6 +286,18 @@ def restrict_numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, in
         if number < 0:
             raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
     return int(numbers[0]), int(numbers[1])
+
+
+def _sortable(scores: Any) -> tf.Tensor:
+    """Returns numbers in the same order that can be compared: int64, or float64 without NaN."""
+    scores = tf.reshape(tf.convert_to_tensor(scores), [-1])
+    if scores.dtype == tf.uint64:
+        # The larger half of them becomes the positive one.
+        return tf.bitcast(scores - tf.constant(2**63, tf.uint64), tf.int64)
+    if scores.dtype.is_integer or scores.dtype.is_bool:
+        return tf.cast(scores, tf.int64)
+    scores = tf.cast(scores, tf.float64)
+    return tf.where(tf.math.is_nan(scores), tf.constant(-np.inf, tf.float64), scores)
 
 
 def _shares(keep: int, tables: int) -> list[int]:

@@ -57,18 +57,27 @@ class TableUpkeep:
         with self._ready():
             return ops.tfra_restrict(self.resource_handle, tf.cast(keep, tf.int64), ranking=ranking)
 
+    def evict(self, keys: tf.Tensor) -> tf.Tensor:
+        """Removes keys that a restriction chose, and returns how many were there."""
+        with self._ready():
+            return ops.tfra_evict(self.resource_handle, keys)
+
     def expire(self, ttl: float | None, min_norm: float | None, norm_writes: int) -> tf.Tensor:
         """Removes rows that have expired, and returns how many."""
         with self._ready():
             return ops.tfra_expire(
                 self.resource_handle,
-                ttl=tf.constant(-1 if ttl is None else int(ttl), tf.int64),
+                # Nothing is older than the times that rows can have.
+                ttl=tf.constant(-1 if ttl is None else int(min(ttl, 2**32)), tf.int64),
                 min_norm=tf.constant(min_norm or 0.0, tf.float64),
                 norm_writes=tf.constant(norm_writes, tf.int64),
             )
 
     def set_clock(self, now: Any) -> Any:
         """Sets the time that writes leave in rows, in place of the time of day."""
+        now = tf.convert_to_tensor(now)
+        if not now.dtype.is_integer:
+            raise TypeError(f"`now` must be an integer, in seconds. Received: {now.dtype.name}")
         with self._ready():
             return ops.tfra_set_clock(self.resource_handle, tf.cast(now, tf.int64))
 

@@ -7,9 +7,9 @@ import operator
 import warnings
 from typing import Any
 
-from tfra._stats import COUNTERS, RowHistograms, TableStats
+from tfra._stats import COUNTERS, RowHistograms, TableStats, derived_figures
 from tfra._tf import tf
-from tfra._upkeep import checked_min_norm, checked_ttl
+from tfra._upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._shards import Shards
 from tfra.dynamic_embedding._table_upkeep import require_eager
@@ -99,7 +99,7 @@ class VariableUpkeep:
         """
         ttl = self.ttl if ttl is None else checked_ttl(ttl)
         min_norm = self.min_norm if min_norm is None else checked_min_norm(min_norm)
-        writes = arguments.integer(norm_writes, "norm_writes", at_least=0)
+        writes = checked_norm_writes(norm_writes)
         return _sum([table.expire(ttl, min_norm, writes) for table in self._shards.tables])
 
     def touch(self, keys: Any) -> Any:
@@ -159,8 +159,13 @@ class VariableUpkeep:
         return TableStats.from_counters(self._counters().numpy())
 
     def stats_tensors(self) -> dict[str, tf.Tensor]:
-        """Returns the numbers of `stats` by name, as int64 tensors: in graphs too."""
-        return dict(zip(COUNTERS, tf.unstack(self._counters()), strict=True))
+        """Returns the figures of `stats` by name, as tensors: in graphs too.
+
+        Returns:
+            A dict of scalars: float64 ones of `load` and the rates, int64 ones of the others.
+        """
+        figures = dict(zip(COUNTERS, tf.unstack(self._counters()), strict=True))
+        return {**figures, **derived_figures(figures, _ratio)}
 
     def histograms(self) -> RowHistograms:
         """Counts rows by age, by number of updates and by norm, in one pass.
@@ -181,12 +186,20 @@ class VariableUpkeep:
 
         Returns:
             The created Operation.
+
+        Raises:
+            TypeError: If it is not an integer.
+            tf.errors.InvalidArgumentError: If it is negative or too large.
         """
         done = [table.set_clock(now) for table in self._shards.tables]
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def _counters(self) -> tf.Tensor:
         return _sum([table.counters() for table in self._shards.tables])
+
+
+def _ratio(part: tf.Tensor, whole: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(tf.cast(part, tf.float64), tf.cast(whole, tf.float64))
 
 
 def _sum(tensors: list[tf.Tensor]) -> tf.Tensor:

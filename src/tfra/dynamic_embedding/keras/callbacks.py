@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tfra._keras import keras
 from tfra._stats import TableStats
 from tfra._tf import tf
-from tfra._upkeep import checked_min_norm, checked_ttl
+from tfra._upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding import tensorboard
 from tfra.dynamic_embedding._restrict_policies import restrict_numbers
@@ -23,7 +22,8 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Does something to the tables of a model every so often.
 
     Args:
-        freq: `"epoch"`, or a number of training steps.
+        freq: `"epoch"`, or a number of training steps. With `steps_per_execution` it is done after
+            the execution in which that number was reached.
     """
 
     def __init__(self, freq: str | int = "epoch") -> None:
@@ -33,9 +33,16 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._step = 0
 
     def variables(self) -> dict[str, Variable]:
-        """The Variables of the model's layers, by name."""
+        """The Variables of the model's layers, by name. Equal names get a number."""
         shadows = [v for v in self.model.variables if isinstance(v, ShadowVariable)]
-        return {shadow.params.name: shadow.params for shadow in shadows}
+        found: dict[str, Variable] = {}
+        for variable in dict.fromkeys(shadow.params for shadow in shadows):
+            name, number = variable.name, 0
+            while name in found:
+                number += 1
+                name = f"{variable.name}_{number}"
+            found[name] = variable
+        return found
 
     def run(self, logs: dict[str, Any] | None) -> None:
         """What is to be done."""
@@ -43,8 +50,9 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
-        self._step += 1
-        if self._every is not None and self._step % self._every == 0:
+        before = self._step
+        self._step += self.model.steps_per_execution
+        if self._every is not None and self._step // self._every > before // self._every:
             self.run(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -52,17 +60,48 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._every is None:
             self.run(logs)
 
-    def _require(self, choose: Callable[[Variable], bool], needed: str) -> list[Variable]:
-        chosen = [variable for variable in self.variables().values() if choose(variable)]
+
+class _ChoosingCallback(_TableCallback):
+    """Does something to some tables of a model, of which there must be one."""
+
+    needed = ""  # What tables must have, in words.
+    _checked = False
+
+    def chooses(self, variable: Variable) -> bool:
+        """Whether it is for this one."""
+        raise NotImplementedError
+
+    def chosen(self) -> list[Variable]:
+        """Returns the tables it is for.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        variables = self.variables()
+        chosen = [variable for variable in variables.values() if self.chooses(variable)]
         if not chosen:
             raise ValueError(
-                f"{type(self).__name__} needs a layer of tfra with {needed}. Received: a model "
-                f"whose tables are {sorted(self.variables())}"
+                f"{type(self).__name__} needs a layer of tfra with {self.needed}. Received: a "
+                f"model whose tables are {sorted(variables)}"
             )
+        self._checked = True
         return chosen
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        self._checked = False
+        # Models without an input get their tables in the first step.
+        if self.model.built:
+            self.chosen()
 
-class RestrictCallback(_TableCallback):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Called by Keras."""
+        if not self._checked:
+            self.chosen()
+        super().on_train_batch_end(batch, logs)
+
+
+class RestrictCallback(_ChoosingCallback):
     """Restricts the tables of a model, by their `restrict_policy`.
 
     Example:
@@ -81,26 +120,25 @@ class RestrictCallback(_TableCallback):
         ValueError: If a number is negative; and in training, if no table has a `restrict_policy`.
     """
 
+    needed = "a `restrict_policy`"
+
     def __init__(
         self, num_reserved: int, trigger: int | None = None, freq: str | int = "epoch"
     ) -> None:
         super().__init__(freq)
         self.num_reserved, self.trigger = restrict_numbers(num_reserved, {"trigger": trigger})
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras."""
-        self._restricted()
+    def chooses(self, variable: Variable) -> bool:
+        """Whether it can be restricted."""
+        return variable.restrict_policy is not None
 
     def run(self, logs: dict[str, Any] | None) -> None:
         """Restricts the tables."""
-        for variable in self._restricted():
+        for variable in self.chosen():
             variable.restrict(self.num_reserved, trigger=self.trigger)
 
-    def _restricted(self) -> list[Variable]:
-        return self._require(lambda v: v.restrict_policy is not None, "a `restrict_policy`")
 
-
-class ExpireCallback(_TableCallback):
+class ExpireCallback(_ChoosingCallback):
     """Removes rows that have expired from the tables of a model.
 
     Args:
@@ -115,6 +153,8 @@ class ExpireCallback(_TableCallback):
         ValueError: If a number is negative; and in training, if no table has a `ttl` or `min_norm`.
     """
 
+    needed = "a `ttl` or `min_norm`"
+
     def __init__(
         self,
         ttl: float | None = None,
@@ -125,23 +165,18 @@ class ExpireCallback(_TableCallback):
         super().__init__(freq)
         self.ttl = checked_ttl(ttl)
         self.min_norm = checked_min_norm(min_norm)
-        self.norm_writes = arguments.integer(norm_writes, "norm_writes", at_least=0)
+        self.norm_writes = checked_norm_writes(norm_writes)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Called by Keras."""
-        self._expiring()
+    def chooses(self, variable: Variable) -> bool:
+        """Whether its rows can expire."""
+        given = self.ttl is not None or self.min_norm is not None
+        own = variable.ttl is not None or variable.min_norm is not None
+        return own or (given and variable.keeps_usage)
 
     def run(self, logs: dict[str, Any] | None) -> None:
         """Removes what has expired."""
-        for variable in self._expiring():
+        for variable in self.chosen():
             variable.expire(self.ttl, self.min_norm, self.norm_writes)
-
-    def _expiring(self) -> list[Variable]:
-        given = self.ttl is not None or self.min_norm is not None
-        return self._require(
-            lambda v: v.ttl is not None or v.min_norm is not None or (given and v.keeps_usage),
-            "a `ttl` or `min_norm`",
-        )
 
 
 class TableStatsCallback(_TableCallback):
@@ -200,9 +235,9 @@ class TableStatsCallback(_TableCallback):
         if self._writer is None:
             return
         with self._writer.as_default():
-            for variable in self.variables().values():
-                tensorboard.write_stats(variable, self._step)
-                tensorboard.write_histograms(variable, self._step)
+            for name, variable in self.variables().items():
+                tensorboard.write_stats(variable, self._step, name)
+                tensorboard.write_histograms(variable, self._step, name)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
