@@ -82,4 +82,17 @@ void RequireNoNegative(const Tensor& scores);
 // Writes the strings to a fresh tensor of strings.
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);
 
+// Fills a fresh tensor with the values that call(values), of the engine, writes. Throws if that
+// fails.
+template <typename Call>
+void StoreValues(const Tensor& tensor, Call&& call) {
+  if (tensor.type() != TF_STRING) {
+    Check(call(tensor.data<void>()));
+    return;
+  }
+  std::vector<std::string> strings(static_cast<size_t>(tensor.elements()));
+  Check(call(strings.data()));
+  StoreStrings(strings, tensor);
+}
+
 }  // namespace tfra::tf

@@ -41,7 +41,6 @@ template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const int64_t dim = table->options().dim;
     const Keys keys(table.named(), context.Input(1));
     const Values defaults(table.named(), context.Input(2), "default values");
 
@@ -56,17 +55,10 @@ void Lookup(void*, TF_OpKernelContext* op) {
       if (kMissing == Missing::kInitial) given = Defaults();
       dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
     }
-    const ValueType type = table->options().value_type;
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(type), dims);
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->options().value_type), dims);
     bool* exists = nullptr;
     if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
-    if (type == ValueType::kString) {
-      std::vector<std::string> strings(keys.size() * static_cast<size_t>(dim));
-      Check(table->Lookup(keys.batch(), given, strings.data(), exists));
-      StoreStrings(strings, values);
-    } else {
-      Check(table->Lookup(keys.batch(), given, values.data<void>(), exists));
-    }
+    StoreValues(values, [&](void* out) { return table->Lookup(keys.batch(), given, out, exists); });
   });
 }
 

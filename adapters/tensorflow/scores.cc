@@ -90,16 +90,11 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
     } else {
       dims.insert(dims.end(), rows.dims().begin(), rows.dims().end());
     }
-    const ValueType type = table->options().value_type;
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(type), dims);
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->options().value_type), dims);
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
-    if (type == ValueType::kString) {
-      std::vector<std::string> strings(static_cast<size_t>(ElementsIn(dims)));
-      Check(table->FindOrInsert(keys.batch(), defaults, strings.data(), exists, scores.get()));
-      StoreStrings(strings, values);
-    } else {
-      Check(table->FindOrInsert(keys.batch(), defaults, values.data<void>(), exists, scores.get()));
-    }
+    StoreValues(values, [&](void* out) {
+      return table->FindOrInsert(keys.batch(), defaults, out, exists, scores.get());
+    });
     table.CountStep();
   });
 }

@@ -9,17 +9,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench_helpers.h"
 #include "hash.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 
 namespace {
 
+using namespace tfra::bench;
 using tfra::KeyBatch;
 using tfra::Table;
 
@@ -32,20 +33,6 @@ struct Config {
 
 constexpr size_t kBatch = 65'536;
 
-// Of the CPUs, in seconds: what other programs do meanwhile counts for little.
-double Now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
-void Require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::exit(1);
-}
-
-void RequireOk(const tfra::Status& status) { Require(status.ok(), status.message().c_str()); }
-
-int64_t KeyOf(size_t i) { return static_cast<int64_t>(tfra::MixInt64(i + 1)); }
-float ValueOf(int64_t key) { return static_cast<float>(key & 0xFFFF); }
-
 // Inserts the keys numbered begin .. end - 1, and returns how many per second of a CPU.
 double Insert(Table* table, size_t dim, size_t begin, size_t end) {
   std::vector<int64_t> keys(kBatch);
@@ -57,9 +44,9 @@ double Insert(Table* table, size_t dim, size_t begin, size_t end) {
       keys[i] = KeyOf(first + i);
       std::fill_n(rows.begin() + static_cast<std::ptrdiff_t>(i * dim), dim, ValueOf(keys[i]));
     }
-    const double start = Now();
+    const double start = CpuSeconds();
     RequireOk(table->Assign(KeyBatch(keys.data(), n), rows.data()));
-    seconds += Now() - start;
+    seconds += CpuSeconds() - start;
   }
   return static_cast<double>(end - begin) / seconds;
 }
@@ -75,9 +62,9 @@ double Lookup(Table* table, size_t dim, const std::vector<int64_t>& there) {
     for (size_t i = 0; i < kBatch; ++i) {
       keys[i] = there[tfra::MixInt64(round * kBatch + i) % there.size()];
     }
-    const double start = Now();
+    const double start = CpuSeconds();
     RequireOk(table->Lookup(KeyBatch(keys.data(), kBatch), {}, rows.data(), exists.get()));
-    seconds += Now() - start;
+    seconds += CpuSeconds() - start;
     for (size_t i = 0; i < kBatch; ++i) {
       Require(exists[i] && rows[i * dim] == ValueOf(keys[i]), "a row that was looked up");
     }

@@ -7,8 +7,6 @@
 // raw loop over the same bytes by index measured right beside it, and their ratio. Raw loops
 // prefetch and use the same pool of threads. Results are checked: a wrong one ends the run. With
 // --json, each is also written to a file, as a line of JSON.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench_helpers.h"
 #include "hash.h"
 #include "pages.h"
 #include "tfra/table.h"
@@ -30,6 +29,7 @@
 
 namespace {
 
+using namespace tfra::bench;
 using tfra::KeyBatch;
 using tfra::ParallelFor;
 using tfra::Table;
@@ -48,30 +48,7 @@ struct Config {
   }
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void Require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "wrong: %s\n", what);
-  std::exit(1);
-}
-
-void RequireOk(const tfra::Status& status) { Require(status.ok(), status.message().c_str()); }
-
-size_t ResidentBytes() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  unsigned long total = 0, resident = 0;
-  if (file != nullptr) {
-    if (std::fscanf(file, "%lu %lu", &total, &resident) != 2) resident = 0;
-    std::fclose(file);
-  }
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
-// Key number i, and what its row holds: a function of both, so that any mix-up shows.
-int64_t KeyOf(size_t i) { return static_cast<int64_t>(tfra::MixInt64(i + 1)); }
+// Element j of the row of key number i: a function of both, so that any mix-up shows.
 float ValueOf(size_t i, size_t j) { return static_cast<float>((i * 31 + j * 7) & 0xFFFF); }
 
 class Pages {
@@ -122,10 +99,10 @@ std::vector<double> BestRates(const Config& config,
   std::vector<double> best(bodies.size());
   for (int pass = 0; pass < kPasses; ++pass) {
     for (size_t b = 0; b < bodies.size(); ++b) {
-      const double start = Now();
+      const double start = WallSeconds();
       for (size_t r = 0; r < config.rounds; ++r) bodies[b](r);
       const double keys = static_cast<double>(config.rounds * config.batch);
-      best[b] = std::max(best[b], keys / (Now() - start));
+      best[b] = std::max(best[b], keys / (WallSeconds() - start));
     }
   }
   return best;
@@ -206,9 +183,9 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
       ids[i] = KeyOf(first + i);
       for (size_t j = 0; j < dim; ++j) values[i * dim + j] = ValueOf(first + i, j);
     }
-    const double start = Now();
+    const double start = WallSeconds();
     RequireOk(table->Assign(KeyBatch(ids.data(), n), values.data()));
-    seconds += Now() - start;
+    seconds += WallSeconds() - start;
     const size_t inserted = first + n;
     if (inserted < 1'000'000) continue;
     const double needed = static_cast<double>(inserted) * (8 + 4.0 * static_cast<double>(dim));
@@ -230,12 +207,12 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
 // Seconds to write fresh memory once, in order, on the pool.
 double FirstTouch(const Config& config, size_t bytes) {
   Pages pages(bytes);
-  const double start = Now();
+  const double start = WallSeconds();
   const size_t parts = static_cast<size_t>(config.threads);
   ParallelFor(parts, parts, [&](size_t p) {
     std::memset(pages.floats() + bytes / 4 * p / parts, 1, bytes / parts);
   });
-  return Now() - start;
+  return WallSeconds() - start;
 }
 
 void CheckLookup(const Queries& queries, size_t round, size_t dim, const float* out) {
@@ -275,11 +252,11 @@ void Mixed(const Config& config, Table* table, const Queries& queries, size_t ke
         }
       });
     }
-    const double start = Now();
+    const double start = WallSeconds();
     std::this_thread::sleep_for(std::chrono::seconds(2));
     stop = true;
     for (std::thread& thread : threads) thread.join();
-    const double seconds = Now() - start;
+    const double seconds = WallSeconds() - start;
     *read_rate = static_cast<double>(read) / seconds;
     *write_rate = static_cast<double>(written) / seconds;
   };

@@ -10,25 +10,23 @@
 // holds one row in so many. --large builds one table of 50 million keys with 2 GB of fast memory,
 // trains it for 200 steps of Adam and exports it.
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "hash.h"
+#include "bench_helpers.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 
 namespace {
 
+using namespace tfra::bench;
 using tfra::KeyBatch;
 using tfra::Table;
 using tfra::TableStats;
@@ -48,31 +46,6 @@ struct Config {
 
 constexpr size_t kBatch = 65'536;
 constexpr double kExponent = 1.05;
-
-double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-double WallSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Memory that this process takes now.
-uint64_t ResidentBytes() {
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  unsigned long total = 0, resident = 0;
-  if (file == nullptr || std::fscanf(file, "%lu %lu", &total, &resident) != 2) resident = 0;
-  if (file != nullptr) std::fclose(file);
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-void Require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "wrong result: %s\n", what);
-  std::exit(1);
-}
-
-void RequireOk(const tfra::Status& status) { Require(status.ok(), status.message().c_str()); }
-
-int64_t KeyOf(uint64_t rank) { return static_cast<int64_t>(tfra::MixInt64(rank + 1)); }
-float ValueOf(int64_t key) { return static_cast<float>(key & 0xFFFF); }
 
 // Ranks from 0 on, of which rank r comes with a probability proportional to 1 / (r + 1)^exponent:
 // Hörmann and Derflinger, "Rejection-inversion to generate variates from monotone discrete

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 #include <string>
 
 #include "blob.h"
@@ -12,6 +13,16 @@
 #include "key_parts.h"
 
 namespace tfra {
+namespace {
+
+using C = TableCounters;
+// All of them, in the order in which a table stores them.
+constexpr uint64_t C::* kCounterList[] = {
+    &C::hits,          &C::misses,    &C::inserts,   &C::updates,    &C::removals,
+    &C::ignored,       &C::refused,   &C::evictions, &C::rejections, &C::expirations,
+    &C::restrict_runs, &C::fast_hits, &C::slow_hits};
+
+}  // namespace
 
 uint64_t KeysPerShard(uint64_t keys) {
   const double mean = static_cast<double>(keys) / kShards;
@@ -207,13 +218,7 @@ void TableBase::CopyHistory(TableBase* other) {
   const ShardLocks locks(other->shards_.get(), kAllShards);
   clock_.store(other->clock_.load());
   if (admission_ != nullptr) admission_ = other->admission_->Clone();
-  for (const auto counter :
-       {&TableBase::hits_, &TableBase::misses_, &TableBase::inserts_, &TableBase::updates_,
-        &TableBase::removals_, &TableBase::ignored_, &TableBase::refused_, &TableBase::evictions_,
-        &TableBase::expirations_, &TableBase::restrict_runs_, &TableBase::rejections_,
-        &TableBase::fast_hits_, &TableBase::slow_hits_}) {
-    (this->*counter).store((other->*counter).load());
-  }
+  for (size_t k = 0; k < kCounterCount; ++k) counters_[k].store(other->counters_[k].load());
 }
 
 Status TableBase::Reserve(int64_t keys) try {
@@ -291,22 +296,11 @@ uint32_t TableBase::clock() const {
 }
 
 void TableBase::Count(Tally tally) const {
-  const auto add = [](auto& counter, auto amount) {
-    if (kCounters && amount != 0) counter.fetch_add(amount, std::memory_order_relaxed);
-  };
-  add(hits_, tally.hits);
-  add(misses_, tally.misses);
-  add(inserts_, tally.inserts);
-  add(updates_, tally.updates);
-  add(removals_, tally.removals);
-  add(ignored_, tally.ignored);
-  add(refused_, tally.refused);
-  add(evictions_, tally.evictions);
-  add(rejections_, tally.rejections);
-  add(expirations_, tally.expirations);
-  add(fast_hits_, tally.fast_hits);
-  add(slow_hits_, tally.slow_hits);
-  add(restrict_runs_, tally.restrict_runs);
+  static_assert(std::size(kCounterList) == kCounterCount);
+  for (size_t k = 0; kCounters && k < kCounterCount; ++k) {
+    const uint64_t amount = tally.*kCounterList[k];
+    if (amount != 0) counters_[k].fetch_add(amount, std::memory_order_relaxed);
+  }
   if (tally.string_bytes != 0)
     string_bytes_.fetch_add(tally.string_bytes, std::memory_order_relaxed);
   if (!tally.garbage.empty()) Retire(std::move(tally.garbage));
@@ -326,25 +320,13 @@ TableStats TableBase::stats() const {
   }
   stats.row_bytes = uint64_t{arena_.rows()} * layout_.stride;
   stats.string_bytes = static_cast<uint64_t>(std::max<int64_t>(0, string_bytes_.load()));
-  stats.hits = hits_.load();
-  stats.misses = misses_.load();
-  stats.inserts = inserts_.load();
-  stats.updates = updates_.load();
-  stats.removals = removals_.load();
-  stats.ignored = ignored_.load();
-  stats.refused = refused_.load();
-  stats.evictions = evictions_.load();
-  stats.rejections = rejections_.load();
-  stats.expirations = expirations_.load();
-  stats.restrict_runs = restrict_runs_.load();
+  for (size_t k = 0; k < kCounterCount; ++k) stats.*kCounterList[k] = counters_[k].load();
   if (admission_ != nullptr) {
     stats.waiting = admission_->waiting();
     stats.admission_bytes = admission_->bytes();
   }
   if (tiers_ != nullptr) {
     const RowFile& file = tiers_->slots().file();
-    stats.fast_hits = fast_hits_.load();
-    stats.slow_hits = slow_hits_.load();
     stats.io_reads = file.reads();
     stats.io_writes = file.writes();
     stats.bytes_read = file.bytes_read();

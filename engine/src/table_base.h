@@ -1,6 +1,7 @@
 // What every in-memory table consists of, whatever its keys: rows, index, counters.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -96,10 +97,7 @@ class TableBase : public Table {
 
  protected:
   // Events of one thread in one call, added up once at its end.
-  struct Tally {
-    uint64_t hits = 0, misses = 0, inserts = 0, updates = 0, removals = 0, ignored = 0;
-    uint64_t refused = 0, evictions = 0, expirations = 0, restrict_runs = 0;
-    uint64_t rejections = 0, fast_hits = 0, slow_hits = 0;
+  struct Tally : TableCounters {
     int64_t string_bytes = 0;
     std::vector<Retired> garbage;  // Strings that left the table.
     std::vector<uint32_t> slots;   // Of the file, that rows have left.
@@ -247,9 +245,9 @@ class TableBase : public Table {
   void Promote(const Words& words, const std::vector<SlowRow>& rows, Promotion promotion) const;
 
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
-  mutable std::atomic<uint64_t> hits_{0}, misses_{0}, inserts_{0}, updates_{0}, removals_{0};
-  mutable std::atomic<uint64_t> ignored_{0}, refused_{0}, evictions_{0}, expirations_{0};
-  mutable std::atomic<uint64_t> restrict_runs_{0}, rejections_{0}, fast_hits_{0}, slow_hits_{0};
+  // One for each member of TableCounters.
+  static constexpr size_t kCounterCount = sizeof(TableCounters) / sizeof(uint64_t);
+  mutable std::array<std::atomic<uint64_t>, kCounterCount> counters_{};
   mutable std::atomic<int64_t> string_bytes_{0};
 };
 

@@ -1,5 +1,6 @@
-// The table itself, for one kind of keys. Its parts: table_read.cc, table_write.cc, table_scan.cc,
-// table_restrict.cc and, for bounded tables, table_bounded.cc and table_scores.cc.
+// The table itself, for one kind of keys. Its parts: table_read.cc, table_update.cc (the calls that
+// write), table_write.cc, table_scan.cc, table_restrict.cc and, for bounded tables,
+// table_bounded.cc, table_evict.cc and table_scores.cc.
 #pragma once
 
 #include <array>
@@ -239,7 +240,7 @@ class TableOf : public TableBase {
   Status FetchPart(const Words& words, const KeyParts& parts, size_t part, const Inserts& inserts,
                    Tally* tally) const;
 
-  // --- table_bounded.cc
+  // --- table_bounded.cc, table_evict.cc
 
   // What Write does in a bounded table, once room was made.
   template <typename Op>

@@ -1,9 +1,9 @@
+// How writing calls write: room is made first, then found rows are changed and missing keys
+// inserted.
 #include "table_write.h"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <string>
 
 namespace tfra {
 
@@ -253,175 +253,10 @@ Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Sha
   return Status::Ok();
 }
 
-template <typename Keys>
-Status TableOf<Keys>::Assign(const KeyBatch& keys, const void* values, const void* slots,
-                             const RowMetadata* metadata, const Scores& scores,
-                             NewKeys new_keys) try {
-  return AssignRows(keys, values, slots, metadata, scores, true, new_keys, {});
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
-Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const void* slots,
-                                 const RowMetadata* metadata, const Scores& scores,
-                                 bool insert_missing, NewKeys new_keys, const Report& report) {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  const Words words(keys);
-  const RowContext context = Context(new_keys);
-  if (!has_string_values()) {
-    return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
-      return Write(words, KeyParts::Split<Keys>(words),
-                   AssignOp<size>{context, static_cast<const std::byte*>(values),
-                                  static_cast<const std::byte*>(slots), metadata, insert_missing},
-                   scores, report);
-    });
-  }
-  const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
-  const auto* strings = static_cast<const std::string_view*>(values);
-  TFRA_RETURN_IF_ERROR(CheckStrings(strings, n, "value"));
-  PendingBlobs blobs;
-  blobs.Resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
-  }
-  return Write(words, KeyParts::Split<Keys>(words),
-               AssignStringsOp{context, &blobs, metadata, insert_missing, dim, {}}, scores, report);
-}
-
-template <typename Keys>
-Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
-                                 const Scores& scores, NewKeys new_keys) try {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (has_string_values()) {
-    return Status::WrongType("accumulating needs values that can be added, received string values");
-  }
-  const Words words(keys);
-  const RowContext context = Context(new_keys);
-  return Write(words, KeyParts::Split<Keys>(words),
-               AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
-                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)},
-               scores);
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
-Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
-                                const Scores& scores, NewKeys new_keys) try {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (!IsFloating(options_.value_type)) {
-    return Status::WrongType(std::string("expected a table of floating values, received ") +
-                             NameOf(options_.value_type) + " values");
-  }
-  const Words words(keys);
-  const RowContext context = Context(new_keys);
-  const ValueType compute = ComputeType(options_.value_type);
-  return Write(
-      words, KeyParts::Split<Keys>(words),
-      AddToRowOp{context, static_cast<const std::byte*>(deltas),
-                 static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
-                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)},
-      scores);
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
-Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients,
-                                     ValueType gradient_type, const UpdateParams& params,
-                                     const Scores& scores, NewKeys new_keys) try {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
-    return Status::InvalidArgument(
-        "applying gradients needs a table with an update rule of the engine, received one " +
-        std::string(options_.rule.kind == RuleKind::kNone ? "without" : "with a rule of its own"));
-  }
-  TFRA_RETURN_IF_ERROR(ValidateParams(options_.rule, params));
-  const ValueType compute = ComputeType(options_.value_type);
-  if (gradient_type != options_.value_type && gradient_type != compute) {
-    return Status::WrongType(std::string("expected gradients of type ") +
-                             NameOf(options_.value_type) + " or " + NameOf(compute) +
-                             ", received " + NameOf(gradient_type));
-  }
-  const size_t dim = static_cast<size_t>(options_.dim);
-  const Words words(keys);
-  KeyParts parts = KeyParts::Split<Keys>(words);
-  const auto next = parts.ExtractDuplicates(words);
-  const RowUpdater updater(options_.rule, params, options_.value_type, dim);
-  const RowContext context = Context(new_keys);
-  return Write(words, parts,
-               GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
-                          dim * SizeOf(gradient_type), gradient_type == compute,
-                          SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
-                          std::vector<double>(updater.scratch_elements())},
-               scores);
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
-Status TableOf<Keys>::Touch(const KeyBatch& keys, NewKeys new_keys) try {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  TFRA_RETURN_IF_ERROR(CheckMetadata("renewing metadata"));
-  const Words words(keys);
-  KeyParts parts = KeyParts::Split<Keys>(words);
-  parts.ExtractDuplicates(words);
-  return Write(words, parts, TouchOp{Context(has_string_values() ? NewKeys::kDrop : new_keys)}, {});
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
-Status TableOf<Keys>::RemoveKeys(const KeyBatch& keys, uint64_t Tally::* counter,
-                                 size_t* removed) try {
-  TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  const Words words(keys);
-  const KeyParts parts = KeyParts::Split<Keys>(words);
-  std::atomic<size_t> total{0};
-  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
-    Counting([&](Tally* tally) {
-      const auto remove = [&](size_t i) {
-        Shard& shard = ShardFor(Keys::Hash(words[i]));
-        const auto entry = FindEntry(shard, words, i);
-        if (!entry) return;
-        RemoveEntry(&shard, entry, tally);
-        ++(tally->*counter);
-      };
-      const auto visit = [&](size_t i, const Probe& probe) {
-        if (probe.row != nullptr) remove(i);
-        return true;
-      };
-      parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
-        EpochGuard guard;
-        ShardLocks locks(shards_.get(), parts.shards(part));
-        Probes<Access::kEntry>(
-            words.data(), count, 0, [=](size_t j) TFRA_INLINE { return order[j]; }, [](size_t) {},
-            visit, remove);
-      });
-      total += tally->*counter;
-    });
-  });
-  *removed = total;
-  return Status::Ok();
-}
-TFRA_CATCH_BAD_ALLOC
-
-#define TFRA_INSTANTIATE_WRITE(Keys, Op)                                                        \
+#define TFRA_INSTANTIATE(Keys, Op)                                                              \
   template Status TableOf<Keys>::Write(const Words&, const KeyParts&, const Op&, const Scores&, \
                                        const Report&);
-#define TFRA_INSTANTIATE(Keys)                                                                \
-  template Status TableOf<Keys>::Assign(const KeyBatch&, const void*, const void*,            \
-                                        const RowMetadata*, const Scores&, NewKeys);          \
-  template Status TableOf<Keys>::AssignRows(const KeyBatch&, const void*, const void*,        \
-                                            const RowMetadata*, const Scores&, bool, NewKeys, \
-                                            const Report&);                                   \
-  template Status TableOf<Keys>::AddToRows(const KeyBatch&, const void*, const void*,         \
-                                           const Scores&, NewKeys);                           \
-  template Status TableOf<Keys>::Accumulate(const KeyBatch&, const void*, const bool*,        \
-                                            const Scores&, NewKeys);                          \
-  template Status TableOf<Keys>::ApplyGradients(const KeyBatch&, const void*, ValueType,      \
-                                                const UpdateParams&, const Scores&, NewKeys); \
-  template Status TableOf<Keys>::Touch(const KeyBatch&, NewKeys);                             \
-  template Status TableOf<Keys>::RemoveKeys(const KeyBatch&, uint64_t Tally::*, size_t*);     \
-  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertOp)                                                \
-  TFRA_INSTANTIATE_WRITE(Keys, FindOrInsertStringsOp)
-TFRA_INSTANTIATE(IntKeys)
-TFRA_INSTANTIATE(StringKeys)
+TFRA_FOR_EACH_OP(TFRA_INSTANTIATE, IntKeys)
+TFRA_FOR_EACH_OP(TFRA_INSTANTIATE, StringKeys)
 
 }  // namespace tfra

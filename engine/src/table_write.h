@@ -36,6 +36,21 @@ inline void AppendBatch(ExportBatch* from, ExportBatch* to) {
   append(&ExportBatch::scores);
 }
 
+// For what is instantiated for every Op.
+#define TFRA_FOR_EACH_OP(INSTANTIATE, Keys) \
+  INSTANTIATE(Keys, AssignOp<0>)            \
+  INSTANTIATE(Keys, AssignOp<32>)           \
+  INSTANTIATE(Keys, AssignOp<64>)           \
+  INSTANTIATE(Keys, AssignOp<128>)          \
+  INSTANTIATE(Keys, AssignOp<256>)          \
+  INSTANTIATE(Keys, AssignStringsOp)        \
+  INSTANTIATE(Keys, AccumulateOp)           \
+  INSTANTIATE(Keys, AddToRowOp)             \
+  INSTANTIATE(Keys, GradientOp)             \
+  INSTANTIATE(Keys, TouchOp)                \
+  INSTANTIATE(Keys, FindOrInsertOp)         \
+  INSTANTIATE(Keys, FindOrInsertStringsOp)
+
 // The metadata that an Op brings for key i, or null.
 template <typename Op>
 const RowMetadata* GivenMetadata(const Op& op, size_t i) {

@@ -316,11 +316,11 @@ TEST(CopyWithRuleTakesTheHistoryAlong) {
       adam.kind = RuleKind::kAdam;
       CHECK_OK(table->CopyWithRule(adam, true, &copy));
       const TableStats after = copy->stats();
-      for (const auto counter :
-           {&TableStats::size, &TableStats::hits, &TableStats::misses, &TableStats::inserts,
-            &TableStats::updates, &TableStats::removals, &TableStats::refused,
-            &TableStats::evictions, &TableStats::restrict_runs, &TableStats::waiting,
-            &TableStats::admission_bytes}) {
+      for (uint64_t TableStats::* counter : std::initializer_list<uint64_t TableStats::*>{
+               &TableStats::size, &TableStats::hits, &TableStats::misses, &TableStats::inserts,
+               &TableStats::updates, &TableStats::removals, &TableStats::refused,
+               &TableStats::evictions, &TableStats::restrict_runs, &TableStats::waiting,
+               &TableStats::admission_bytes}) {
         CHECK_EQ(after.*counter, before.*counter);
       }
       CHECK_EQ(copy->clock(), 1234u);

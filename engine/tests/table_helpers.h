@@ -59,6 +59,26 @@ inline Tiers& TiersOfTests() {
   return tiers;
 }
 
+// Runs the tests whose names begin with one of these, for tables with a bound, or tiers, of theirs.
+inline void RunTestsWith(const Bound& bound, const Tiers& tiers,
+                         const std::vector<std::string>& names) {
+  BoundOfTests() = bound;
+  TiersOfTests() = tiers;
+  for (const std::string& name : names) {
+    size_t found = 0;
+    for (const TestCase& test : std::vector<TestCase>(AllTests())) {
+      if (test.name.rfind(name, 0) != 0) continue;
+      const int before = FailureCount();
+      test.body();
+      if (FailureCount() != before) std::printf("  failed so: %s\n", test.name.c_str());
+      ++found;
+    }
+    CHECK(found > 0);
+  }
+  BoundOfTests() = Bound();
+  TiersOfTests() = Tiers();
+}
+
 inline TableOptions OptionsOf(KeyType key_type, ValueType value_type, int64_t dim) {
   TableOptions options;
   options.key_type = key_type;

@@ -15,21 +15,7 @@ namespace {
 const Tiers kTiny = {1, ""};
 
 void RunTiered(const Bound& bound, const std::vector<std::string>& names) {
-  BoundOfTests() = bound;
-  TiersOfTests() = kTiny;
-  for (const std::string& name : names) {
-    size_t found = 0;
-    for (const TestCase& test : std::vector<TestCase>(AllTests())) {
-      if (test.name.rfind(name, 0) != 0) continue;
-      const int before = FailureCount();
-      test.body();
-      if (FailureCount() != before) std::printf("  failed tiered: %s\n", test.name.c_str());
-      ++found;
-    }
-    CHECK(found > 0);
-  }
-  BoundOfTests() = Bound();
-  TiersOfTests() = Tiers();
+  RunTestsWith(bound, kTiny, names);
 }
 
 TEST(TieredTablesKeepTheContract) {

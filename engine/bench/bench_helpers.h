@@ -1,0 +1,48 @@
+// What benchmarks of tables share: clocks, memory, results that are checked, and keys and rows that
+// can be.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "hash.h"
+#include "tfra/status.h"
+
+namespace tfra::bench {
+
+// Of the CPUs: what other programs do meanwhile counts for little.
+inline double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+inline double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Memory that this process takes now.
+inline uint64_t ResidentBytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long total = 0, resident = 0;
+  if (file == nullptr || std::fscanf(file, "%lu %lu", &total, &resident) != 2) resident = 0;
+  if (file != nullptr) std::fclose(file);
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Ends the run if a result is wrong.
+inline void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "wrong result: %s\n", what);
+  std::exit(1);
+}
+
+inline void RequireOk(const Status& status) { Require(status.ok(), status.message().c_str()); }
+
+// Different numbers, different keys.
+inline int64_t KeyOf(uint64_t number) { return static_cast<int64_t>(MixInt64(number + 1)); }
+// What every element of the key's row is.
+inline float ValueOf(int64_t key) { return static_cast<float>(key & 0xFFFF); }
+
+}  // namespace tfra::bench

@@ -1,0 +1,78 @@
+// What the two parts of writing to bounded tables share: renewing scores, and inserting.
+#pragma once
+
+#include <algorithm>
+
+#include "table_write.h"
+
+namespace tfra {
+
+// The next of the equal keys that an Op takes as one.
+template <typename Op>
+uint32_t NextEqual(const Op& op, size_t i) {
+  if constexpr (requires { op.next; }) {
+    return op.next[i];
+  } else {
+    return KeyChains::kEnd;
+  }
+}
+
+template <typename Op>
+void AddOccurrences(const Scoring& scoring, const Op& op, size_t i,
+                    Scoring::Occurrences* occurrences) {
+  scoring.Add(i, occurrences);
+  for (uint32_t k = NextEqual(op, i); k != KeyChains::kEnd; k = NextEqual(op, k)) {
+    scoring.Add(k, occurrences);
+  }
+}
+
+inline void PrefetchScores(const BucketArray& array, uint64_t bucket, uint64_t buckets) {
+  const uint64_t* first = array.scores() + bucket * kBucketEntries;
+  Prefetch<true>(reinterpret_cast<const std::byte*>(first),
+                 std::min(buckets, array.count - bucket) * kBucketEntries * sizeof(*first));
+}
+
+template <typename Keys>
+struct TableOf<Keys>::BoundedCall {
+  const Words& words;
+  const Scoring scoring;
+  PendingBlobs* const new_keys;
+  bool* const rejected;  // Or null.
+  // Chains of equal missing keys. Null while there is room for all: then it makes no difference
+  // whether equal keys are inserted together or one by one.
+  std::unique_ptr<uint32_t[]> next;
+
+  uint32_t Next(size_t i) const { return next == nullptr ? KeyChains::kEnd : next[i]; }
+};
+
+// One thread that inserts.
+template <typename Keys>
+template <typename Op>
+struct TableOf<Keys>::Insertion {
+  const BoundedCall& call;
+  Op* const op;
+  Tally* const tally;
+  ExportBatch* const evicted;                // Or null.
+  std::vector<SlowRow>* const slow_evicted;  // Those of them whose rows were in the file.
+
+  // Found some keys ahead of their turn: the lowest candidate, and the array it is in.
+  Candidate likely = {};
+  const BucketArray* likely_in = nullptr;
+  uint64_t lowest_since = kNoScore;  // Of the keys that were inserted since.
+  uint64_t inserted = kNoScore;      // The score of the key whose turn it was, if it got in.
+};
+
+template <typename Keys>
+template <typename Op>
+[[gnu::always_inline]] inline void TableOf<Keys>::UpdateEntry(const BoundedCall& call,
+                                                              const BucketArray& array, size_t i,
+                                                              Shard::Entry entry, std::byte* row,
+                                                              Op* op, Tally* tally) const {
+  if (!UpdateRow(array, i, entry, row, op, tally)) return;
+  Scoring::Occurrences occurrences;
+  AddOccurrences(call.scoring, *op, i, &occurrences);
+  uint64_t* score = array.ScoreOf(entry.bucket, entry.index);
+  __atomic_store_n(score, call.scoring.Score(*score, occurrences), __ATOMIC_RELAXED);
+}
+
+}  // namespace tfra
