@@ -193,6 +193,38 @@ def test_a_file_that_may_not_grow(kind: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
+def test_a_forked_child_cannot_touch_the_file() -> None:
+    printed = run_python(
+        """
+        import os
+        import warnings
+
+        import numpy as np
+        import tfra
+
+        # Python 3.12 warns of every fork of a process with threads, and this is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        keys = np.arange(5000)
+        table = tfra.Table(4, fast_bytes=1)
+        rows = np.ones((5000, 4), np.float32)
+        table.upsert(keys, rows)
+        child = os.fork()
+        if child == 0:
+            for call in (table.lookup, lambda some: table.upsert(some, 2 * rows)):
+                try:
+                    call(keys)
+                except OSError as error:
+                    print("forked" in str(error), flush=True)
+            table.clear()
+            del table
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (table.lookup(keys) == 1).all()
+        """
+    )
+    assert printed.split() == ["True", "True"]
+
+
 @KINDS
 def test_a_full_disk(kind: str, tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=4m none {tmp_path} && "
