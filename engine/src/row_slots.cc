@@ -20,6 +20,8 @@ constexpr uint32_t kJoinRows = 2;
 // Free slots that are left before the file grows, one in so many: the more there are, the more rows
 // fit between the first and the last slot of a claim.
 constexpr uint64_t kSpare = 4;
+// The best of so many segments is taken: the emptier it is, the fewer rows are written again.
+constexpr uint32_t kCandidates = 32;
 // The file grows by so many segments at least, and by one in so many.
 constexpr uint32_t kGrowSegments = 4;
 constexpr uint32_t kGrowShare = 32;
@@ -45,12 +47,15 @@ Status RowSlots::Create(const std::string& directory, size_t stride, RowSlots** 
   return status;
 }
 
-uint32_t RowSlots::FindSegment(uint64_t free) {
-  for (uint32_t step = 0; step < fresh_; ++step) {
+uint32_t RowSlots::FindSegment() {
+  uint32_t best = kNone;
+  for (uint32_t step = 0; step < fresh_ && (step < kCandidates || best == kNone); ++step) {
     hand_ = hand_ + 1 < fresh_ ? hand_ + 1 : 0;
-    if (!segments_[hand_].claimed && segments_[hand_].free >= free) return hand_;
+    const Segment& segment = segments_[hand_];
+    if (segment.claimed || segment.free == 0) continue;
+    if (best == kNone || segment.free > segments_[best].free) best = hand_;
   }
-  return kNone;
+  return best;
 }
 
 Status RowSlots::Grow() {
@@ -75,7 +80,7 @@ Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
   std::unique_lock lock(mutex_);
   uint32_t segment = kNone;
   if (free_ * kSpare >= uint64_t{fresh_} * segment_ && free_ > 0) {
-    segment = FindSegment(std::max<uint64_t>(1, free_ / fresh_));
+    segment = FindSegment();
   }
   if (segment == kNone) {
     Status status;
@@ -89,7 +94,7 @@ Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
       free_ += segment_;
     } else {
       // No room for more: what is free must do.
-      segment = FindSegment(1);
+      segment = FindSegment();
       if (segment == kNone) return status;
     }
   }

@@ -101,8 +101,8 @@ class RowSlots {
   void Leave() {
     if (users_.fetch_sub(1) == 1) delete this;
   }
-  // A segment that is not claimed and has so many free slots, or none (UINT32_MAX).
-  uint32_t FindSegment(uint64_t free);
+  // A segment that is not claimed and has many free slots, or none (UINT32_MAX).
+  uint32_t FindSegment();
   // Makes segments that no row was in yet.
   Status Grow();
 

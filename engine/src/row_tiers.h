@@ -53,9 +53,16 @@ class RowTiers {
 
   // How much a row was used lately. Any thread.
   static constexpr uint8_t kMaxHeat = 3;
+  // It came for a write that is still to be done; cold after that. Most rows that a write needs
+  // are needed once in a long while.
+  static constexpr uint8_t kFetched = kMaxHeat + 1;
   [[gnu::always_inline]] void Warm(uint32_t row) {
     const uint8_t heat = Heat(row);
-    if (heat < kMaxHeat) SetHeat(row, static_cast<uint8_t>(heat + 1));
+    if (heat != kMaxHeat) SetHeat(row, heat < kMaxHeat ? static_cast<uint8_t>(heat + 1) : 1);
+  }
+  // The search for rows that leave has come by.
+  void Cool(uint32_t row, uint8_t heat) {
+    SetHeat(row, heat == kFetched ? 0 : static_cast<uint8_t>(heat - 1));
   }
   uint8_t Heat(uint32_t row) const {
     return __atomic_load_n(reinterpret_cast<const uint8_t*>(heat_.At(row)), __ATOMIC_RELAXED);
@@ -70,6 +77,11 @@ class RowTiers {
   static constexpr uint32_t kWriting = uint32_t{1} << 30;
   static constexpr uint32_t kDirty = uint32_t{1} << 31;
   uint32_t& Mark(uint32_t row) { return *reinterpret_cast<uint32_t*>(marks_.At(row)); }
+  // Its content changes, which it may have come for.
+  void NoteWrite(uint32_t row) {
+    Mark(row) |= kDirty;
+    if (Heat(row) == kFetched) SetHeat(row, 0);
+  }
   static bool IsClean(uint32_t mark) { return mark < kNoSlot; }
   // The slot that a row has for itself when it leaves: the one it came from, or kNoSlot.
   static uint32_t OwnSlot(uint32_t mark) { return mark & kWriting ? kNoSlot : mark & kNoSlot; }

@@ -103,7 +103,7 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
           }
           // Calls that write have looked at their rows before.
           if constexpr (kAccess == Access::kRead) tiers->Warm(number);
-          if constexpr (kAccess == Access::kRow) tiers->Mark(number) |= RowTiers::kDirty;
+          if constexpr (kAccess == Access::kRow) tiers->NoteWrite(number);
         }
         row[r] = rows.At(number);
         Prefetch<kForWrite>(row[r], row_bytes);

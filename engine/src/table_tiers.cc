@@ -20,6 +20,8 @@ namespace {
 // Rows that leave memory at once, if the share of a shard is large enough: one write then serves
 // many of them.
 constexpr uint64_t kDemoteRows = 256;
+// How many rows or buckets are fetched early.
+constexpr size_t kAhead = 4;
 // Buckets that are looked at with the mutex held.
 constexpr uint64_t kBucketsPerLock = 16384;
 
@@ -80,7 +82,11 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
     // Where no room can be made, rows stay in the file: they have been read.
     if (promotion == Promotion::kIfRoom && !MakeFastRoom(s, list.size(), false).ok()) continue;
     std::lock_guard lock(shard.mutex());
-    for (const auto& [row, seen] : list) {
+    for (size_t k = 0; k < list.size(); ++k) {
+      if (k + kAhead < list.size()) {
+        __builtin_prefetch(shard.array()->Home(HashOf(words[list[k + kAhead].row->number])), 1);
+      }
+      const auto& [row, seen] = list[k];
       if (promotion == Promotion::kIfRoom && FastRows(s) >= tiers_->share()) break;
       const uint64_t word = words[row->number];
       const auto entry = shard.Find(
@@ -92,7 +98,8 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
               [&](std::byte* to) { std::memcpy(to, row->row, layout_.stride); });
       tiers_->Mark(number) = row->slot;
       // Those of a writing call stay until it comes to them.
-      tiers_->SetHeat(number, seen || promotion == Promotion::kAlways ? 1 : 0);
+      const bool fetched = promotion == Promotion::kAlways;
+      tiers_->SetHeat(number, seen ? 1 : fetched ? RowTiers::kFetched : 0);
       MoveEntry(entry, number);
       tier.slow.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -114,7 +121,7 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, bool changes,
     MoveEntry(entry, number);
     tiers_->shard(shard->number()).slow.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (tiers_ != nullptr && changes) tiers_->Mark(number) |= RowTiers::kDirty;
+  if (tiers_ != nullptr && changes) tiers_->NoteWrite(number);
   *row = RowAt(number);
   return Status::Ok();
 }
@@ -152,12 +159,17 @@ uint64_t TableBase::FindVictims(uint32_t s, size_t count, std::vector<Victim>* v
     if (++hand >= array.count) hand = 0;
     Bucket* bucket = array.buckets + hand;
     const uint32_t state = bucket->state.load(std::memory_order_relaxed);
-    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
-      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(used))};
+    // Most rows are in the file: without branches, which nobody could predict.
+    uint32_t slow = 0;
+    for (uint32_t i = 0; i < kBucketEntries; ++i) {
+      slow |= (bucket->rows[i].load(std::memory_order_relaxed) >> 31) << i;
+    }
+    static_assert(kSlowRow == uint32_t{1} << 31);
+    for (uint32_t fast = state & Bucket::kUsed & ~slow; fast != 0; fast &= fast - 1) {
+      const Shard::Entry entry{bucket, static_cast<uint32_t>(__builtin_ctz(fast))};
       const uint32_t row = entry.row();
-      if (row & kSlowRow) continue;
       if (const uint8_t heat = tiers_->Heat(row); heat > 0) {
-        tiers_->SetHeat(row, static_cast<uint8_t>(heat - 1));
+        tiers_->Cool(row, heat);
         continue;
       }
       const uint64_t score = bounds_ == nullptr ? 0 : *array.ScoreOf(bucket, entry.index);
@@ -196,7 +208,11 @@ Status TableBase::Demote(uint32_t s, uint64_t count) const {
       if (const size_t bytes = victims.size() * layout_.stride; rows.size() < bytes) {
         rows.resize(bytes);
       }
-      for (const Victim& victim : victims) {
+      for (size_t k = 0; k < victims.size(); ++k) {
+        if (k + kAhead < victims.size()) {
+          Prefetch<false>(RowAt(victims[k + kAhead].row), layout_.stride);
+        }
+        const Victim& victim = victims[k];
         uint32_t& mark = tiers_->Mark(victim.row);
         if (RowTiers::IsClean(mark)) {
           if (has_string_keys()) tiers_->SetKey(mark, KeyOf(victim.row));
