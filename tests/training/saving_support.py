@@ -15,31 +15,12 @@ import numpy as np
 import tensorflow as tf
 from layers_support import DIM, content, layers
 
+from own_optimizer import OwnOptimizer
+
 FOLDER = Path(__file__).parent
 BATCH, STEPS, WIDTH = 4, 3, 3
 PARTS = (0, 1)
 ODD_STRINGS = [b"", b"\0", b"\0\0", b"a", b"a\0", b"a\0b", b"\xff\xfe", b"x" * 300]
-
-
-@keras.saving.register_keras_serializable("layers_saving")
-class OwnOptimizer(keras.optimizers.Optimizer):
-    """An optimizer that no library knows, with two slots, one of which starts from ones."""
-
-    def build(self, variables: Any) -> None:
-        if self.built:
-            return
-        super().build(variables)
-        make = self.add_variable_from_reference
-        self.moments = [make(v, name="moment") for v in variables]
-        self.squares = [make(v, name="square", initializer="ones") for v in variables]
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        index = self._get_variable_index(variable)
-        moment, square = self.moments[index], self.squares[index]
-        self.assign(moment, 0.5 * moment + gradient)
-        self.assign_add(square, gradient * gradient)
-        step = keras.ops.cast(learning_rate, variable.dtype) * moment / keras.ops.sqrt(square)
-        self.assign_sub(variable, step)
 
 
 @dataclass(frozen=True)
