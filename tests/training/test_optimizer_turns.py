@@ -154,6 +154,23 @@ def test_an_optimizer_with_the_state_of_another_goes_on_for_it() -> None:
     assert train(changes=True) == train(changes=False)
 
 
+def test_sums_of_gradients_are_of_one_optimizer_too() -> None:
+    layer = embedding()
+    first, second = (
+        model_over(layer, MAKE["SGD"](name=name, gradient_accumulation_steps=3))
+        for name in ("first", "second")
+    )
+    step(first)
+    step(second, IDS + 10)
+    sums = layer.params.content()["sum_keys"].numpy()
+    assert set(sums.tolist()) == set((IDS + 10).ravel().tolist())
+    with pytest.raises(tf.errors.FailedPreconditionError, match=TAKEN):
+        step(first)
+    for _ in range(2):
+        step(second, IDS + 10)
+    assert int(layer.params.size()) == len(sums)
+
+
 @pytest.mark.parametrize("make", ["AdamOptimizer", "GradientDescentOptimizer"])
 def test_optimizers_of_v1(make: str) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

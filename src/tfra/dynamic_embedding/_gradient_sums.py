@@ -7,6 +7,7 @@ from typing import Any
 from tfra import optimizers
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._content import Content, content_of
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._rules import params_text, rule_text
 
@@ -40,6 +41,10 @@ class GradientSums:
         """Of the sums."""
         return self._table.value_dtype
 
+    def size(self) -> tf.Tensor:
+        """Returns the number of keys that wait."""
+        return self._table.size()
+
     def claim(self, optimizer: str, step: tf.Tensor) -> list[Any]:
         """Says whose sums these are; see `HashTable.claim`. The first step forgets all others."""
         return self._table.claim(optimizer, step, "rows")
@@ -67,3 +72,26 @@ class GradientSums:
             numbers = tf.strings.to_hash_bucket_fast(keys, tf.int64.max)
         order = tf.argsort(numbers)
         return tf.gather(keys, order), -tf.gather(negative, order)
+
+    def content(self) -> Content:
+        """Returns what is saved."""
+        keys, negative = self._table.export()
+        return {"sum_keys": keys, "sums": negative}
+
+    def restore(self, content: Content) -> list[Any]:
+        """Replaces all sums by what `content` returned, and returns the ops that do."""
+        cleared = self._table.clear()
+        with tf.control_dependencies([] if cleared is None else [cleared]):
+            nothing = content_of([self._table])
+        rows = {"keys": content["sum_keys"], "values": content["sums"]}
+        restored = self._table.restore_rows({**nothing, **rows})
+        return [] if restored is None else [restored]
+
+
+def no_sums(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Content:
+    """Returns the content of sums of no keys."""
+    keys = tf.constant([], key_dtype)
+    sums = tf.zeros([0, dim], arguments.compute_dtype(value_dtype))
+    # In a SavedModel these stand for any number: its files are written without asking them.
+    free = tf.compat.v1.placeholder_with_default
+    return {"sum_keys": free(keys, [None]), "sums": free(sums, [None, dim])}

@@ -425,11 +425,13 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
 
     def content(self) -> Content:
         """Returns all that is saved of the variable, as tensors by name."""
-        return content_of(self.tables)
+        return {**content_of(self.tables), **self._content_of_sums()}
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the variable by what `content` returned."""
-        return self._shards.restore(content)
+        restored = self._shards.restore(content)
+        sums = self._restore_sums(content)
+        return None if tf.executing_eagerly() else tf.group(restored, *sums)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfra._tf import ops, tf
+from tfra._tf import in_plain_graph, in_saved_model, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._gradient_sums import GradientSums
+from tfra.dynamic_embedding._content import Content
+from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums
 from tfra.dynamic_embedding._rules import CustomRule
 from tfra.dynamic_embedding._shards import Shards
 
@@ -31,7 +32,7 @@ class VariableTraining:
 
     # The class of the optimizer that was last seen to train it.
     trained_by: str | None = None
-    # Made when an optimizer first accumulates gradients.
+    # Made when an optimizer first accumulates gradients, or restored.
     _sums: GradientSums | None = None
 
     def lookup_pooled(
@@ -95,6 +96,26 @@ class VariableTraining:
             name = f"{self.name}-gradient_sums"
             self._sums = GradientSums(self._key_dtype, self._value_dtype, self._dim, name)
         return self._sums
+
+    def gradients_wait(self) -> bool:
+        """Whether there are such gradients; False in a graph, where it is not known."""
+        return self._sums is not None and tf.executing_eagerly() and bool(self._sums.size())
+
+    def _content_of_sums(self) -> Content:
+        if not self._value_dtype.is_floating:
+            return {}
+        if self._sums is None or in_saved_model():  # A SavedModel is not trained.
+            return no_sums(self._key_dtype, self._value_dtype, self._dim)
+        return self._sums.content()
+
+    def _restore_sums(self, content: Content) -> list[Any]:
+        if not self._value_dtype.is_floating or in_saved_model() or in_plain_graph():
+            return []
+        if "sum_keys" not in content:  # Files of before have none.
+            content = no_sums(self._key_dtype, self._value_dtype, self._dim)
+        if self._sums is None and content["sum_keys"].shape == [0]:
+            return []
+        return self.gradient_sums.restore(content)
 
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
         """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
