@@ -122,8 +122,9 @@ class TrainsTables(_Base):  # type: ignore[misc]
         gradients = list(tables.values())
         # In a graph too, nothing is updated before it is known that all may be.
         claims = [op for gradient in gradients for op in self._claim(gradient.stand_in.params)]
-        with tf.control_dependencies(claims), _taking_step(gradients):
-            if claims:
+        claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
+        with tf.control_dependencies(claimed), _taking_step(gradients):
+            if claimed:
                 tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
