@@ -171,7 +171,8 @@ std::vector<TableUse> UseTables(const OpContext& context, int others) {
   return tables;
 }
 
-// Tables with the slots of one rule: those that were not trained yet get them.
+// Tables with the slots of one rule: those that were not trained yet get them, and those that are
+// to start anew do.
 std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
   for (;;) {
     RuleSpec rule;
@@ -180,11 +181,13 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
       for (const TableUse& table : tables) {
         if (rule.kind == RuleKind::kNone) rule = table->options().rule;
       }
-      const auto fits = [&](const TableUse& table) { return table->options().rule == rule; };
+      const auto fits = [&](const TableUse& table) {
+        return table->options().rule == rule && !table.named().slots_start_anew;
+      };
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
     for (int i = 0; i < context.inputs(); ++i) {
-      TableUse(FindTable(context, i), RuleRequest{rule, ""});
+      TableUse(FindTable(context, i), rule);
     }
   }
 }

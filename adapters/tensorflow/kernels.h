@@ -58,9 +58,16 @@ void Snapshot(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
 void PoolRows(void* kernel, TF_OpKernelContext* context);
-// What the next ones do to a table that has another rule: see TableUse. Attributes: rule; optimizer
-// (a name that no other has), but not for those that write rows; new_keys, but not for LookupRows;
-// and, for ApplyGradients, params.
+// table, step: of the optimizer, from 1; 0 if it does not count them. Says that an optimizer is
+// about to take a step: one that is new to the table takes the place of the one before it, and
+// starts what that left anew, in its first step. Fails if another took its own place. Attributes:
+// optimizer (a name that no other has); table_name; keeps, what it has in the table: 'nothing',
+// 'slots' or all 'rows'.
+void* NewClaimKernel(TF_OpKernelConstruction* construction);
+void DeleteClaimKernel(void* kernel);
+void Claim(void* kernel, TF_OpKernelContext* context);
+// What the next ones do to a table that has another rule: see TableUse. Attributes: rule;
+// new_keys, but not for LookupRows; and, for ApplyGradients, params.
 void* NewLookupRowsKernel(TF_OpKernelConstruction* construction);
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 void* NewApplyKernel(TF_OpKernelConstruction* construction);
@@ -72,7 +79,7 @@ void TrainableRows(void*, TF_OpKernelContext* context);
 void TrainablePooled(void*, TF_OpKernelContext* context);
 // table, keys, gradients, learning_rate, step
 void ApplyGradients(void* kernel, TF_OpKernelContext* context);
-// table, keys, like_row, step -> values, slots
+// table, keys, like_row -> values, slots
 void LookupRows(void* kernel, TF_OpKernelContext* context);
 // table, keys, values, slots: assigns or, kAdd, adds to what is there.
 template <bool kAdd>

@@ -62,7 +62,6 @@ bool RegisterAll() {
   constexpr const char* kScores = "scores: with_scores * int64";
   constexpr const char* kWithBelow = "with_below: int >= 0 = 0";
   constexpr const char* kBelow = "below: with_below * int64";
-  constexpr const char* kOptimizer = "optimizer: string = ''";
   constexpr const char* kNewKeys = "new_keys: " TFRA_NEW_KEYS " = 'admit'";
   constexpr const char* kCombiner = "combiner: {'sum', 'mean', 'sqrtn'}";
   const Op ops[] = {
@@ -199,9 +198,16 @@ bool RegisterAll() {
        {"trainable: Ts"},
        PooledShape,
        TrainablePooled},
+      {"TfraClaim",
+       {"optimizer: string", "table_name: string", "keeps: {'nothing', 'slots', 'rows'}"},
+       {kTable, "step: int64"},
+       {},
+       NoShape,
+       Claim,
+       NewClaimKernel,
+       DeleteClaimKernel},
       {"TfraApplyGradients",
-       {kTk, "Tg: {float, double, half, bfloat16}", kRule, kOptimizer, "params: string",
-        kWithScores, kNewKeys},
+       {kTk, "Tg: {float, double, half, bfloat16}", kRule, "params: string", kWithScores, kNewKeys},
        {kTable, "keys: Tk", "gradients: Tg", "learning_rate: double", "step: int64", kScores},
        {},
        NoShape,
@@ -209,8 +215,8 @@ bool RegisterAll() {
        NewApplyKernel,
        DeleteRuleKernel},
       {"TfraLookupRows",
-       {kTk, kTv, kTs, kRule, kOptimizer},
-       {kTable, "keys: Tk", "like_row: Tv", "step: int64"},
+       {kTk, kTv, kTs, kRule},
+       {kTable, "keys: Tk", "like_row: Tv"},
        {"values: Tv", "slots: Ts"},
        KeysAndRowShape,
        LookupRows,

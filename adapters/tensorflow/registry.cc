@@ -1,28 +1,36 @@
 #include "registry.h"
 
+#include <utility>
+
 #include "op_context.h"
 
 namespace tfra::tf {
 
-TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleRequest& request)
+TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleSpec& rule)
     : TableUse(std::move(named)) {
-  const auto is_new = [&] {
-    return !request.new_optimizer.empty() && named_->optimizer != request.new_optimizer;
+  const auto fits = [&] {
+    return named_->table->options().rule == rule && !named_->slots_start_anew;
   };
-  const auto fits = [&] { return named_->table->options().rule == request.rule && !is_new(); };
   while (!fits()) {
     lock_.unlock();
     {
       std::unique_lock alone(named_->mutex);
       if (!fits()) {
         std::unique_ptr<Table> table;
-        Check(named_->table->CopyWithRule(request.rule, !is_new(), &table));
+        Check(named_->table->CopyWithRule(rule, !named_->slots_start_anew, &table));
         named_->table = std::move(table);
-        if (is_new()) named_->optimizer = request.new_optimizer;
+        named_->slots_start_anew = false;
       }
     }
     lock_.lock();
   }
+}
+
+void TableUse::ForgetOwner() const {
+  const std::lock_guard lock(named_->owner_mutex);
+  Owner& owner = named_->owner;
+  if (!owner.optimizer.empty()) owner.former.insert(std::exchange(owner.optimizer, ""));
+  named_->slots_start_anew = false;
 }
 
 void TableUse::CountStep() const {

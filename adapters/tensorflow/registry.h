@@ -13,6 +13,7 @@
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tf_c_api.h"
 #include "tfra/table.h"
@@ -21,6 +22,12 @@ namespace tfra::tf {
 
 // TensorFlow sees scores as int64, so that epochs, their high halves, have 31 bits.
 inline constexpr uint32_t kMaxEpoch = INT32_MAX;
+
+// Whose slots the rows of a table carry.
+struct Owner {
+  std::string optimizer;  // Empty: not known, so that the next one to come has them.
+  std::unordered_set<std::string> former;  // Others, whose slots are gone.
+};
 
 // A table as TensorFlow sees it.
 struct NamedTable {
@@ -31,14 +38,11 @@ struct NamedTable {
   mutable std::shared_mutex mutex;
   // Guarded by mutex.
   std::unique_ptr<Table> table;  // Replaced when another rule comes.
-  std::string optimizer;         // Whose slots the rows carry, if it was told.
-};
 
-// What an update asks of a table.
-struct RuleRequest {
-  RuleSpec rule;
-  // Not empty: the optimizer takes its first step, and slots that another left are not for it.
-  std::string new_optimizer;
+  mutable std::mutex owner_mutex;
+  mutable Owner owner;  // Guarded by owner_mutex.
+  // Whether the slots are another optimizer's, and the next update starts them anew.
+  mutable std::atomic<bool> slots_start_anew{false};
 };
 
 // A table in use: none other takes its place meanwhile.
@@ -47,11 +51,14 @@ class TableUse {
   explicit TableUse(std::shared_ptr<NamedTable> named)
       : named_(std::move(named)), lock_(named_->mutex) {}
   // Of a table with that rule: one that has another gets the slots of this one first.
-  TableUse(std::shared_ptr<NamedTable> named, const RuleRequest& request);
+  TableUse(std::shared_ptr<NamedTable> named, const RuleSpec& rule);
 
   const NamedTable& named() const { return *named_; }
   Table& operator*() const { return *named_->table; }
   Table* operator->() const { return named_->table.get(); }
+
+  // Whose slots these are is not known any more: they were restored.
+  void ForgetOwner() const;
 
   // Notes one call that inserted, or one optimizer step. The epoch of the scores goes on after
   // every step_per_epoch of them.

@@ -69,9 +69,8 @@ void Restore(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const std::string rule = context.InputString(5);
     // What was trained goes on with its slots, before an optimizer is known here too.
-    const TableUse table = rule == kNoRule
-                               ? UseTable(context, 0)
-                               : TableUse(FindTable(context, 0), RuleRequest{RuleOf(rule), ""});
+    const TableUse table =
+        rule == kNoRule ? UseTable(context, 0) : TableUse(FindTable(context, 0), RuleOf(rule));
     const TableOptions& options = table->options();
     const Keys keys(table.named(), context.Input(1));
     const Values values(table.named(), context.Input(2), "values");
@@ -98,6 +97,7 @@ void Restore(void*, TF_OpKernelContext* op) {
     const Tensor scores = context.Input(9), epoch = context.Input(10);
     // Everything is checked: now the table may change.
     Check(table->Clear());
+    table.ForgetOwner();
     if (IsBounded(*table) && epoch.elements() >= 2) {
       // Before the rows come: their scores belong to it.
       table->SetEpoch(static_cast<uint32_t>(epoch.data<const int64_t>()[0]));

@@ -10,15 +10,20 @@ namespace {
 struct RuleKernel {
   RuleSpec rule;
   UpdateParams params;
-  std::string optimizer;
   NewKeys new_keys = NewKeys::kAdmit;
 };
 
-// step: of the optimizer, from 1; 0 if it does not count.
-TableUse UseWithRule(const OpContext& context, const void* kernel, int64_t step = 0) {
-  const auto* wanted = static_cast<const RuleKernel*>(kernel);
-  return TableUse(FindTable(context, 0),
-                  RuleRequest{wanted->rule, step == 1 ? wanted->optimizer : ""});
+// What an optimizer has in a table.
+enum class Keeps { kNothing, kSlots, kRows };
+
+struct ClaimKernel {
+  std::string optimizer;
+  std::string table_name;
+  Keeps keeps = Keeps::kNothing;
+};
+
+TableUse UseWithRule(const OpContext& context, const void* kernel) {
+  return TableUse(FindTable(context, 0), static_cast<const RuleKernel*>(kernel)->rule);
 }
 
 Dims RowDims(const Keys& keys, int64_t row) {
@@ -29,10 +34,53 @@ Dims RowDims(const Keys& keys, int64_t row) {
 
 }  // namespace
 
+void* NewClaimKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<ClaimKernel>(construction, [&](ClaimKernel& kernel) {
+    kernel.optimizer = StringAttribute(construction, "optimizer");
+    kernel.table_name = StringAttribute(construction, "table_name");
+    const std::string keeps = StringAttribute(construction, "keeps");
+    if (keeps == "slots") kernel.keeps = Keeps::kSlots;
+    if (keeps == "rows") kernel.keeps = Keeps::kRows;
+  });
+}
+
+void DeleteClaimKernel(void* kernel) { delete static_cast<ClaimKernel*>(kernel); }
+
+void Claim(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    const auto& claim = *static_cast<const ClaimKernel*>(kernel);
+    const int64_t step = *context.Input(1).data<const int64_t>();
+    const TableUse table = UseTable(context, 0);
+    const std::lock_guard lock(table.named().owner_mutex);
+    Owner& owner = table.named().owner;
+    if (owner.optimizer == claim.optimizer) return;
+    const bool is_taken = !owner.optimizer.empty();
+    if (is_taken && owner.former.count(claim.optimizer) != 0 && step != 1) {
+      throw OpError(TF_FAILED_PRECONDITION,
+                    "a table has the slots of one optimizer. Expected a step of '" +
+                        owner.optimizer + "', which trains the table '" + claim.table_name +
+                        "' now, or the first step of a new optimizer. Received a step of '" +
+                        claim.optimizer + "', which trained it before that one took its place.");
+    }
+    // Where neither keeps anything, they may take turns.
+    if (is_taken && (claim.keeps != Keeps::kNothing || table->slot_elements() > 0)) {
+      owner.former.insert(owner.optimizer);
+    }
+    owner.former.erase(claim.optimizer);
+    owner.optimizer = claim.optimizer;
+    // Without a number, a step goes on with what was restored, but not with what another left.
+    if (step > 1 || (step == 0 && !is_taken)) return;
+    if (claim.keeps == Keeps::kRows) {
+      Check(table->Clear());
+    } else if (table->slot_elements() > 0) {
+      table.named().slots_start_anew = true;
+    }
+  });
+}
+
 void* NewLookupRowsKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
-    kernel.optimizer = StringAttribute(construction, "optimizer");
   });
 }
 
@@ -46,7 +94,6 @@ void* NewWriteRowsKernel(TF_OpKernelConstruction* construction) {
 void* NewApplyKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
-    kernel.optimizer = StringAttribute(construction, "optimizer");
     kernel.params = ParamsOf(StringAttribute(construction, "params"));
     kernel.new_keys = NewKeysAttribute(construction);
   });
@@ -68,7 +115,7 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     UpdateParams params = step.params;
     params.learning_rate = *context.Input(3).data<const double>();
     params.step = *context.Input(4).data<const int64_t>();
-    const TableUse table = UseWithRule(context, kernel, params.step);
+    const TableUse table = UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
     RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
@@ -81,8 +128,7 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
 
 void LookupRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const int64_t step = *context.Input(3).data<const int64_t>();
-    const TableUse table = UseWithRule(context, kernel, step);
+    const TableUse table = UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
     const ValueType type = table->options().value_type;
     const auto slot_elements = static_cast<int64_t>(table->slot_elements());

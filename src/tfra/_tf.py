@@ -22,6 +22,7 @@ except ImportError as error:
 from tensorflow.python.eager import record
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model.save_context import in_save_context
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ResourceVariable",
     "Saveable",
     "in_plain_graph",
+    "in_saved_model",
     "is_in_while_loop",
     "ops",
     "tape_may_record",
@@ -98,6 +100,11 @@ ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 def in_plain_graph() -> bool:
     """Whether ops are added to a graph of TF1 style, that a Session runs."""
     return not tf.executing_eagerly() and not tf.inside_function()
+
+
+def in_saved_model() -> bool:
+    """Whether what is made here and now goes into a SavedModel."""
+    return bool(in_save_context())
 
 
 def is_in_while_loop(graph: Any) -> bool:

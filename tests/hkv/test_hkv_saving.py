@@ -266,6 +266,18 @@ def test_files_have_slots_and_epochs(tmp_path: Path) -> None:
     assert np.abs(slots[0]).max() > 0
 
 
+def test_files_have_no_gradients_that_wait(tmp_path: Path) -> None:
+    model = model_of(Strategy.LRU)
+    model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "mse")
+    table = model.get_layer("ids").params.tables[0]
+    ids, targets = np.array([[1, 2, 3]]), np.array([1.0])
+    model.train_on_batch(ids, targets)
+    with pytest.warns(UserWarning, match="'ids-parameter' wait for the end of"):
+        table.save(tmp_path, "ids")
+    model.train_on_batch(ids, targets)
+    table.save(tmp_path, "ids")
+
+
 def test_an_empty_table_as_a_file(tmp_path: Path) -> None:
     for types in TYPES:
         table = typed_table(*types)

@@ -10,31 +10,17 @@ import pytest
 import tensorflow as tf
 from hkv_support import Strategy, by_key, de
 
+from own_optimizer import OwnOptimizer
+
 layers = de.keras.layers
 
 # Keras itself asks TensorFlow's variables for arrays in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
-class OwnMomentum(keras.optimizers.Optimizer):
-    """An optimizer with a slot that the engine does not know."""
-
-    def build(self, variables: Any) -> None:
-        if self.built:
-            return
-        super().build(variables)
-        make = self.add_variable_from_reference
-        self.moments = [make(v, name="moment") for v in variables]
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        moment = self.moments[self._get_variable_index(variable)]
-        self.assign(moment, 0.5 * moment + gradient)
-        self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * moment)
-
-
 OPTIMIZERS = {
     "by the engine": lambda: keras.optimizers.Adam(0.1),
-    "by Keras": lambda: OwnMomentum(0.1),
+    "by Keras": lambda: OwnOptimizer(0.1),
 }
 
 

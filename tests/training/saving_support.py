@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import subprocess
@@ -15,31 +16,12 @@ import numpy as np
 import tensorflow as tf
 from layers_support import DIM, content, layers
 
+from own_optimizer import OwnOptimizer
+
 FOLDER = Path(__file__).parent
 BATCH, STEPS, WIDTH = 4, 3, 3
 PARTS = (0, 1)
 ODD_STRINGS = [b"", b"\0", b"\0\0", b"a", b"a\0", b"a\0b", b"\xff\xfe", b"x" * 300]
-
-
-@keras.saving.register_keras_serializable("layers_saving")
-class OwnOptimizer(keras.optimizers.Optimizer):
-    """An optimizer that no library knows, with two slots, one of which starts from ones."""
-
-    def build(self, variables: Any) -> None:
-        if self.built:
-            return
-        super().build(variables)
-        make = self.add_variable_from_reference
-        self.moments = [make(v, name="moment") for v in variables]
-        self.squares = [make(v, name="square", initializer="ones") for v in variables]
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        index = self._get_variable_index(variable)
-        moment, square = self.moments[index], self.squares[index]
-        self.assign(moment, 0.5 * moment + gradient)
-        self.assign_add(square, gradient * gradient)
-        step = keras.ops.cast(learning_rate, variable.dtype) * moment / keras.ops.sqrt(square)
-        self.assign_sub(variable, step)
 
 
 @dataclass(frozen=True)
@@ -51,6 +33,7 @@ class Variant:
     devices: tuple[str, ...] | None = None
     optimizer: Any = keras.optimizers.Adam
     named: bool = True
+    accumulated: int = 1  # Batches for each update; STEPS may end amid them.
 
     def ids(self, *parts: int) -> tf.Tensor:
         """Ids of the steps of each part; the second part has some of the first, and new ones."""
@@ -76,7 +59,8 @@ class Variant:
         together = keras.layers.Concatenate()([flat, squashed])
         dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
         model = keras.Model(inputs, dense(together))
-        model.compile(self.optimizer(0.05), "mse")
+        steps = self.accumulated if self.accumulated > 1 else None
+        model.compile(self.optimizer(0.05, gradient_accumulation_steps=steps), "mse")
         return model
 
     def train(self, model: keras.Model, part: int, callbacks: Any = None) -> None:
@@ -92,6 +76,13 @@ class Variant:
 
 VARIANTS = {
     "adam": Variant(),
+    # Clipped by the norm of all rows of a step, those that waited among them.
+    "accumulating": Variant(
+        optimizer=functools.partial(keras.optimizers.Adam, global_clipnorm=0.01),
+        devices=("/CPU:0",) * 2,
+        accumulated=2,
+    ),
+    "accumulating strings": Variant("string", "float16", optimizer=OwnOptimizer, accumulated=2),
     "own optimizer": Variant(optimizer=OwnOptimizer, devices=("/CPU:0",) * 3),
     "strings of float16": Variant("string", "float16", devices=("/CPU:0",) * 2),
     "unnamed": Variant(named=False),
@@ -99,12 +90,20 @@ VARIANTS = {
 # What each variant is saved to, to be trained on.
 FORMATS = {
     "adam": ["keras", "weights", "checkpoint", "epoch keras", "epoch weights"],
+    "accumulating": ["keras", "weights", "checkpoint", "epoch keras", "epoch weights"],
+    "accumulating strings": ["keras", "weights", "checkpoint"],
     "own optimizer": ["keras", "checkpoint"],
     "strings of float16": ["keras", "weights", "checkpoint"],
     "unnamed": ["keras"],
 }
 CASES = [(variant, name) for variant, names in FORMATS.items() for name in names]
-SERVED = [("adam", "export"), ("adam", "saved model"), ("strings of float16", "export")]
+SERVED = [
+    ("adam", "export"),
+    ("adam", "saved model"),
+    ("accumulating", "export"),
+    ("accumulating", "saved model"),
+    ("strings of float16", "export"),
+]
 FILES = {
     "keras": "whole.keras",
     "weights": "only.weights.h5",
@@ -131,7 +130,7 @@ def state_of(model: keras.Model) -> dict[str, Any]:
     return {
         "tables": tables_of(model),
         "dense": [weight.tobytes() for weight in model.layers[-1].get_weights()],
-        "iterations": int(model.optimizer.iterations),
+        "batches": int(model.optimizer.variables[0]),  # Its own count, of all that came.
     }
 
 

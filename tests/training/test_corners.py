@@ -51,6 +51,11 @@ def fit_once() -> None:
     functional(layers.Embedding(3)).fit(IDS, TARGETS, verbose=0)
 
 
+def accumulate_once() -> None:
+    optimizer = keras.optimizers.Adam(gradient_accumulation_steps=2)
+    functional(layers.Embedding(3), optimizer=optimizer).fit(IDS, TARGETS, verbose=0)
+
+
 def sparse_lookup_in_a_function() -> None:
     variable = de.Variable(dim=2)
     ids = tf.sparse.from_dense(tf.constant([[1, 2]], tf.int64))
@@ -70,7 +75,9 @@ def step_in_a_function() -> None:
     step()
 
 
-@pytest.mark.parametrize("program", [fit_once, sparse_lookup_in_a_function, step_in_a_function])
+@pytest.mark.parametrize(
+    "program", [fit_once, accumulate_once, sparse_lookup_in_a_function, step_in_a_function]
+)
 def test_tables_go_with_what_they_belong_to(program: Any) -> None:
     before = tables()
     program()

@@ -45,7 +45,11 @@ def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType) -> Conten
     for name in ("scores", "epoch"):  # Files written before there were scores have none.
         if name in store:
             content[name] = tf.constant(np.asarray(store[name]), tf.int64)
-    for name in ("keys", "waiting_keys"):
+    keys = ["keys", "waiting_keys"]
+    if "sums" in store:  # Nor have others sums of gradients.
+        content["sums"] = tf.constant(np.asarray(store["sums"]))
+        keys.append("sum_keys")
+    for name in keys:
         if key_dtype == tf.string:
             content[name] = tf.constant(_strings(store, name), tf.string)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ class TableFiles:
 
     # Of the table.
     name: str
+    owner: Any
     restore_rows: Any
     _key_dtype: tf.DType
     _value_dtype: tf.DType
@@ -36,6 +38,14 @@ class TableFiles:
         Returns:
             The created Operation, or None if it was done at once.
         """
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and owner.gradients_wait():
+            warnings.warn(
+                f"Gradients of {owner.name!r} wait for the end of `gradient_accumulation_steps`. "
+                "The file of a table has none of them: save after a step that applies them, or "
+                "save the model.",
+                stacklevel=2,
+            )
         content = content_of([self])  # type: ignore[list-item]
         path = self._file(directory, file_name)
         if tf.executing_eagerly():

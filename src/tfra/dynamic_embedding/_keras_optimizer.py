@@ -20,13 +20,12 @@ from tfra import optimizers as engine
 from tfra._keras import inner_optimizers, keras, take_name_of
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._creators import CuckooHashTableCreator
-from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
 from tfra.dynamic_embedding._rules import params_text, rule_text
 from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
+from tfra.dynamic_embedding._variable import Variable
 
 # Optimizers that the engine has a kernel for. Subclasses may do something else.
 _ENGINE_RULES = {
@@ -42,8 +41,6 @@ _ENGINE_RULES = {
     keras.optimizers.Lion: engine.Lion,
     RowwiseAdagrad: engine.RowwiseAdagrad,
 }
-
-_SUM_OF_GRADIENTS = engine.SGD(learning_rate=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +119,13 @@ class TrainsTables(_Base):  # type: ignore[misc]
                 dense.append((gradient, variable))
         if tables:
             refuse_whole_variable(self.plain_class)
-        with _taking_step(list(tables.values())):
+        gradients = list(tables.values())
+        # In a graph too, nothing is updated before it is known that all may be.
+        claims = [op for gradient in gradients for op in self._claim(gradient.stand_in.params)]
+        claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
+        with tf.control_dependencies(claimed), _taking_step(gradients):
+            if claimed:
+                tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
@@ -132,11 +135,9 @@ class TrainsTables(_Base):  # type: ignore[misc]
         return getattr(self.plain_class, function.__name__), *rest
 
     def _clip_gradients(self, grads: Any) -> Any:
-        steps = self.gradient_accumulation_steps
+        tables, steps = _step.given, self.gradient_accumulation_steps
         if steps:
-            tables = [self._take_accumulated(gradient, steps) for gradient in _step.given]
-        else:
-            tables = _step.given
+            tables = [_with_sums(gradient, steps) for gradient in tables]
         if self.clipnorm or self.global_clipnorm or self.clipvalue:
             tables = [gradient.summed() for gradient in tables]
             grads = [*grads, *(gradient.values for gradient in tables)]
@@ -168,7 +169,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
     def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
         super()._backend_increment_gradient_accumulators(grads, acc_grads)
         for gradient in _step.given:
-            self._accumulate(gradient)
+            gradient.stand_in.params.gradient_sums.add(gradient.keys, gradient.values)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         averages = self._model_variables_moving_average
@@ -187,7 +188,6 @@ class TrainsTables(_Base):  # type: ignore[misc]
         params.trained_by = self.plain_class.__name__
         if isinstance(gradient.stand_in, ShadowVariable):
             gradient.stand_in.note_step()
-        step = tf.cast(self.iterations, tf.int64) + 1
         rule = engine_rule(self, decay)
         if rule is not None:
             params.apply_gradients(
@@ -196,12 +196,11 @@ class TrainsTables(_Base):  # type: ignore[misc]
                 rule=rule_text(rule),
                 params=params_text(rule),
                 learning_rate=tf.cast(learning_rate, tf.float64),
-                step=step,
-                optimizer=self._unique_name(),
+                step=tf.cast(self.iterations, tf.int64) + 1,
             )
             return
         gradient = gradient.summed()
-        row_optimizer = self._row_optimizer(params.dim, gradient.values.dtype)
+        row_optimizer = self._row_optimizer(params)
 
         def update(rows: tf.Tensor, slots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             if decay is not None:
@@ -214,54 +213,26 @@ class TrainsTables(_Base):  # type: ignore[misc]
                 f"{self.plain_class.__name__} can't train a table with bp_v2=True: its slots start "
                 "as copies of the rows, which can't be added up."
             )
-        params.update_rows(
-            gradient.keys, update, row_optimizer.rule, add, step, self._unique_name()
-        )
+        params.update_rows(gradient.keys, update, row_optimizer.rule, add)
 
-    def _unique_name(self) -> str:
-        return self.__dict__.setdefault("_name_in_tables", uuid.uuid4().hex)
+    def _claim(self, params: Variable) -> list[Any]:
+        """The ops that say that this optimizer is about to train a table."""
+        name = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
+        # Not `iterations`, which stays the same while gradients are accumulated.
+        step = tf.cast(self._iterations, tf.int64) + 1
+        rule = engine_rule(self, None)
+        has_slots = rule.slot_names() if rule else self._row_optimizer(params).rule.slots
+        claims = params.claim(name, step, "slots" if has_slots else "nothing")
+        if self.gradient_accumulation_steps:
+            claims += params.gradient_sums.claim(name, step)
+        return claims
 
-    def _row_optimizer(self, dim: int, dtype: tf.DType) -> RowOptimizer:
+    def _row_optimizer(self, params: Variable) -> RowOptimizer:
         made = self.__dict__.setdefault("_row_optimizers", {})
-        if (dim, dtype) not in made:
-            made[dim, dtype] = RowOptimizer(self, self.plain_class, dim, dtype.name)
-        return made[dim, dtype]
-
-    # --- Gradient accumulation: sums wait in tables of their own, with the sign changed.
-
-    def _sums_of(self, stand_in: TrainableWrapper) -> HashTable:
-        sums: dict[int, HashTable] = self.__dict__.setdefault("_gradient_sums", {})
-        if id(stand_in) not in sums:
-            params = stand_in.params
-            with tf.init_scope():
-                sums[id(stand_in)] = CuckooHashTableCreator().create(
-                    key_dtype=params.key_dtype,
-                    value_dtype=arguments.compute_dtype(params.value_dtype),
-                    default_value=[0.0] * params.dim,
-                    name=f"{params.name}-gradient_sums",
-                )
-        return sums[id(stand_in)]
-
-    def _accumulate(self, gradient: TableGradient) -> None:
-        sums = self._sums_of(gradient.stand_in)
-        sums.apply_gradients(
-            gradient.keys,
-            tf.cast(gradient.values, sums.value_dtype),
-            rule=rule_text(_SUM_OF_GRADIENTS),
-            params=params_text(_SUM_OF_GRADIENTS),
-            learning_rate=tf.constant(1.0, tf.float64),
-            step=tf.constant(1, tf.int64),
-        )
-
-    def _take_accumulated(self, gradient: TableGradient, steps: int) -> TableGradient:
-        """The mean of this gradient and of those before, which are forgotten."""
-        sums = self._sums_of(gradient.stand_in)
-        keys, negative = sums.export()
-        with tf.control_dependencies([keys]):
-            sums.clear()
-        keys = tf.concat([gradient.keys, keys], axis=0)
-        values = tf.concat([tf.cast(gradient.values, sums.value_dtype), -negative], axis=0)
-        return TableGradient(gradient.stand_in, keys, values / steps)
+        kind = params.dim, arguments.compute_dtype(params.value_dtype).name
+        if kind not in made:
+            made[kind] = RowOptimizer(self, self.plain_class, *kind)
+        return made[kind]
 
 
 class _ChecksTables(_Base):  # type: ignore[misc]
@@ -329,6 +300,15 @@ def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
     if values.dtype != value_dtype:
         values = tf.cast(values, arguments.compute_dtype(value_dtype))
     return TableGradient(stand_in, gradient.indices, values)
+
+
+def _with_sums(gradient: TableGradient, steps: int) -> TableGradient:
+    """The mean of this gradient and of those that wait, which are forgotten."""
+    sums = gradient.stand_in.params.gradient_sums
+    keys, values = sums.take()
+    keys = tf.concat([gradient.keys, keys], axis=0)
+    values = tf.concat([tf.cast(gradient.values, sums.dtype), values], axis=0)
+    return TableGradient(gradient.stand_in, keys, values / steps)
 
 
 def _in_all_replicas(gradient: TableGradient, update: Any) -> None:

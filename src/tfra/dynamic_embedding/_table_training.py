@@ -11,13 +11,11 @@ from tfra.dynamic_embedding._rules import CustomRule
 
 
 class TableTraining:
-    """The part of `HashTable` that training uses.
-
-    See _rules.py for rules and their texts. In the first step of an optimizer, which has a name
-    that no other has, slots start anew.
-    """
+    """The part of `HashTable` that training uses. See _rules.py for rules and their texts."""
 
     # Of the table.
+    name: Any
+    owner: Any
     resource_handle: tf.Tensor
     _value_dtype: tf.DType
     _initial: Any
@@ -47,6 +45,35 @@ class TableTraining:
                 initial=isinstance(self._initial, RandomRows),
             )
 
+    def claim(self, optimizer: str, step: Any, keeps: str) -> list[Any]:
+        """Says that an optimizer is about to take a step: comes before the update.
+
+        One that is new to the table takes the place of the one before it. If this is its first
+        step, what that one left starts anew: slots, or rows if those are what it keeps. So a table
+        has the slots of one optimizer at any time.
+
+        Args:
+            optimizer: A name that no other optimizer has.
+            step: The number of the step, from 1; 0 if the optimizer does not count them.
+            keeps: What the optimizer has in the table: "nothing", "slots" or "rows".
+
+        Returns:
+            The ops that the update must wait for.
+
+        Raises:
+            tf.errors.FailedPreconditionError: If another optimizer has taken the place of this one.
+        """
+        owner = None if self.owner is None else self.owner()
+        with self._ready():
+            claimed = ops.tfra_claim(
+                self.resource_handle,
+                tf.cast(step, tf.int64),
+                optimizer=optimizer,
+                table_name=(owner or self).name,
+                keeps=keeps,
+            )
+        return [] if claimed is None else [claimed]
+
     def apply_gradients(
         self,
         keys: tf.Tensor,
@@ -56,7 +83,6 @@ class TableTraining:
         params: str,
         learning_rate: tf.Tensor,
         step: tf.Tensor,
-        optimizer: str = "",
         new_keys: str = "admit",
     ) -> Any:
         """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
@@ -70,23 +96,18 @@ class TableTraining:
                 scores=self._scores(keys),
                 rule=rule,
                 params=params,
-                optimizer=optimizer,
                 new_keys=new_keys,
             )
 
-    def lookup_rows(
-        self, keys: tf.Tensor, *, rule: CustomRule, step: tf.Tensor, optimizer: str = ""
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def lookup_rows(self, keys: tf.Tensor, *, rule: CustomRule) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the values and the slots of some keys, initial ones where they are missing."""
         with self._ready():
             rows = ops.tfra_lookup_rows(
                 self.resource_handle,
                 keys,
                 self._default_row(),
-                step,
                 Ts=arguments.compute_dtype(self._value_dtype),
                 rule=rule.text(),
-                optimizer=optimizer,
             )
         return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
 

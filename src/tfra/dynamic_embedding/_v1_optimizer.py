@@ -130,7 +130,13 @@ class TrainsTables(_Base):  # type: ignore[misc]
                 after = [slot.read() for slot in step.slots.values()]
                 return step.read(), tf.concat(after, axis=-1) if after else slot_rows
 
-        return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
+        # Workers that make the same graph have the same names.
+        names = self.__dict__.setdefault("_names_in_tables", {})
+        if id(params) not in names:
+            names[id(params)] = f"{type(self).__name__} {next(params.v1_optimizers)}"
+        claims = params.claim(names[id(params)], 0, "slots" if slots else "nothing")
+        with tf.control_dependencies(claims):
+            return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
 
 
 def _evaluate(initializer: Any, shape: Any, dtype: Any) -> Any:

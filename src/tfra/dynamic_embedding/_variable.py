@@ -149,6 +149,7 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         self._restrict_policy = self._no_dependency(make_policy(restrict_policy, self))
         # What stands for it in training: by graph, and for None everywhere else. See _stand_in.py.
         self.stand_ins = self._no_dependency({})
+        self.v1_optimizers = itertools.count()  # Numbers of those of tf.compat.v1 that train it.
         self._add_to_graph()
 
     def _seed_name(self) -> str:
@@ -424,11 +425,13 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
 
     def content(self) -> Content:
         """Returns all that is saved of the variable, as tensors by name."""
-        return content_of(self.tables)
+        return {**content_of(self.tables), **self._content_of_sums()}
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the variable by what `content` returned."""
-        return self._shards.restore(content)
+        restored = self._shards.restore(content)
+        sums = self._restore_sums(content)
+        return None if tf.executing_eagerly() else tf.group(restored, *sums)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfra._tf import ops, tf
+from tfra._tf import in_plain_graph, in_saved_model, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._content import Content
+from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums
 from tfra.dynamic_embedding._rules import CustomRule
 from tfra.dynamic_embedding._shards import Shards
 
@@ -16,6 +18,7 @@ class VariableTraining:
     """The part of `Variable` that training uses."""
 
     # Of the Variable.
+    name: Any
     lookup: Any
     shard_num: Any
     _key_dtype: tf.DType
@@ -29,6 +32,8 @@ class VariableTraining:
 
     # The class of the optimizer that was last seen to train it.
     trained_by: str | None = None
+    # Made when an optimizer first accumulates gradients, or restored.
+    _sums: GradientSums | None = None
 
     def lookup_pooled(
         self,
@@ -79,6 +84,39 @@ class VariableTraining:
         unknown = tf.zeros(tf.shape(unique), tf.bool)
         return self._shards.write("accum", unique, (rows, unknown), new_keys="admit")
 
+    def claim(self, optimizer: str, step: Any, keeps: str) -> list[Any]:
+        """Says that an optimizer is about to take a step; see `HashTable.claim`."""
+        claims = [table.claim(optimizer, step, keeps) for table in self._shards.tables]
+        return [op for ops_of_table in claims for op in ops_of_table]
+
+    @property
+    def gradient_sums(self) -> GradientSums:
+        """The gradients that wait for a step of an optimizer that accumulates them."""
+        if self._sums is None:
+            name = f"{self.name}-gradient_sums"
+            self._sums = GradientSums(self._key_dtype, self._value_dtype, self._dim, name)
+        return self._sums
+
+    def gradients_wait(self) -> bool:
+        """Whether there are such gradients; False in a graph, where it is not known."""
+        return self._sums is not None and tf.executing_eagerly() and bool(self._sums.size())
+
+    def _content_of_sums(self) -> Content:
+        if not self._value_dtype.is_floating:
+            return {}
+        if self._sums is None or in_saved_model():  # A SavedModel is not trained.
+            return no_sums(self._key_dtype, self._value_dtype, self._dim)
+        return self._sums.content()
+
+    def _restore_sums(self, content: Content) -> list[Any]:
+        if not self._value_dtype.is_floating or in_saved_model() or in_plain_graph():
+            return []
+        if "sum_keys" not in content:  # Files of before have none.
+            content = no_sums(self._key_dtype, self._value_dtype, self._dim)
+        if self._sums is None and content["sum_keys"].shape == [0]:
+            return []
+        return self.gradient_sums.restore(content)
+
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
         """Takes one step of an update rule of the engine; see `HashTable.apply_gradients`."""
         with self._update_of(keys) as new_keys:
@@ -118,8 +156,6 @@ class VariableTraining:
         update: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
         rule: CustomRule,
         add: bool,
-        step: Any = 0,
-        optimizer: str = "",
     ) -> Any:
         """Has a function compute new rows and slots from old ones.
 
@@ -129,14 +165,9 @@ class VariableTraining:
             rule: What the slots are.
             add: Whether to add the difference, so that nothing is lost if others write these rows
                 meanwhile, instead of assigning the result.
-            step: Of the optimizer; in its first, slots start anew. 0 if it does not count.
-            optimizer: A name that no other optimizer has.
         """
-        step = tf.cast(step, tf.int64)
         with self._update_of(keys) as new_keys:
-            values, slots = self._shards.read(
-                "lookup_rows", keys, rule=rule, step=step, optimizer=optimizer
-            )
+            values, slots = self._shards.read("lookup_rows", keys, rule=rule)
             values.set_shape([None, self._dim])
             rows = tf.cast(values, slots.dtype)
             new_rows, new_slots = update(rows, slots)
