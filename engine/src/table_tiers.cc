@@ -20,6 +20,9 @@ namespace {
 // Rows that leave memory at once, if the share of a shard is large enough: one write then serves
 // many of them.
 constexpr uint64_t kDemoteRows = 256;
+// Of the rows that reading finds in the file, those that fit into one in so many of a shard's rows
+// in memory move there at once.
+constexpr uint64_t kPromotedShare = 8;
 // How many rows or buckets are fetched early.
 constexpr size_t kAhead = 4;
 // Buckets that are looked at with the mutex held.
@@ -75,8 +78,11 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
     }
   }
   for (uint32_t s = 0; s < kShards; ++s) {
-    const std::vector<Coming>& list = by_shard[s];
+    std::vector<Coming>& list = by_shard[s];
     if (list.empty()) continue;
+    // A batch that is large for this memory must not empty it of what is needed more often.
+    const size_t most = std::max<size_t>(1, tiers_->share() / kPromotedShare);
+    if (promotion == Promotion::kIfRoom && list.size() > most) list.resize(most);
     Shard& shard = shards_[s];
     RowTiers::ShardTier& tier = tiers_->shard(s);
     // Where no room can be made, rows stay in the file: they have been read.

@@ -166,6 +166,6 @@ def test_a_checkpoint_of_another_rule_changes_nothing(
     path = tf.train.Checkpoint(variable=saved).write(str(tmp_path / "file"))
     other = de.Variable(dim=DIM, devices=devices, admission=rule, name="other")
     other.upsert([7], tf.ones([1, DIM]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="expected .* received"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected .* received"):
         tf.train.Checkpoint(variable=other).read(path).assert_consumed()
     assert key_set(other) == {7}
