@@ -61,7 +61,8 @@ void PoolRows(void* kernel, TF_OpKernelContext* context);
 // table, step: of the optimizer, from 1; 0 if it does not count them. Says that an optimizer is
 // about to take a step: one that is new to the table takes the place of the one before it, and
 // starts what that left anew, in its first step. Fails if another took its own place. Attributes:
-// optimizer (a name that no other has); table_name; keeps, what it has in the table: 'nothing',
+// optimizer (a name that no other has); optimizer_name and worker: those of one name share slots if
+// they are of different workers; table_name; keeps, what it has in the table: 'nothing',
 // 'slots' or all 'rows'.
 void* NewClaimKernel(TF_OpKernelConstruction* construction);
 void DeleteClaimKernel(void* kernel);

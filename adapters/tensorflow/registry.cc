@@ -1,7 +1,5 @@
 #include "registry.h"
 
-#include <utility>
-
 #include "op_context.h"
 
 namespace tfra::tf {
@@ -28,8 +26,7 @@ TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleSpec& rule)
 
 void TableUse::ForgetOwner() const {
   const std::lock_guard lock(named_->owner_mutex);
-  Owner& owner = named_->owner;
-  if (!owner.optimizer.empty()) owner.former.insert(std::exchange(owner.optimizer, ""));
+  named_->owner.Retire();
   named_->slots_start_anew = false;
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -25,8 +26,18 @@ inline constexpr uint32_t kMaxEpoch = INT32_MAX;
 
 // Whose slots the rows of a table carry.
 struct Owner {
-  std::string optimizer;  // Empty: not known, so that the next one to come has them.
+  // What the workers that train the table together call their optimizer, and which one it is in
+  // each. None: it is not known, so that the next one to come has the slots.
+  std::string name;
+  std::map<std::string, std::string> optimizers;
   std::unordered_set<std::string> former;  // Others, whose slots are gone.
+
+  bool is_known() const { return !optimizers.empty(); }
+  // They are nobody's, or the next one's.
+  void Retire() {
+    for (const auto& [worker, optimizer] : optimizers) former.insert(optimizer);
+    optimizers.clear();
+  }
 };
 
 // A table as TensorFlow sees it.

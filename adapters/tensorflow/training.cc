@@ -17,7 +17,7 @@ struct RuleKernel {
 enum class Keeps { kNothing, kSlots, kRows };
 
 struct ClaimKernel {
-  std::string optimizer;
+  std::string optimizer, name, worker;
   std::string table_name;
   Keeps keeps = Keeps::kNothing;
 };
@@ -37,6 +37,8 @@ Dims RowDims(const Keys& keys, int64_t row) {
 void* NewClaimKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<ClaimKernel>(construction, [&](ClaimKernel& kernel) {
     kernel.optimizer = StringAttribute(construction, "optimizer");
+    kernel.name = StringAttribute(construction, "optimizer_name");
+    kernel.worker = StringAttribute(construction, "worker");
     kernel.table_name = StringAttribute(construction, "table_name");
     const std::string keeps = StringAttribute(construction, "keeps");
     if (keeps == "slots") kernel.keeps = Keeps::kSlots;
@@ -53,21 +55,29 @@ void Claim(void* kernel, TF_OpKernelContext* op) {
     const TableUse table = UseTable(context, 0);
     const std::lock_guard lock(table.named().owner_mutex);
     Owner& owner = table.named().owner;
-    if (owner.optimizer == claim.optimizer) return;
-    const bool is_taken = !owner.optimizer.empty();
-    if (is_taken && owner.former.count(claim.optimizer) != 0 && step != 1) {
+    const auto mine = owner.optimizers.find(claim.worker);
+    if (mine != owner.optimizers.end() && mine->second == claim.optimizer) return;
+    const bool is_taken = owner.is_known(), is_former = owner.former.count(claim.optimizer) != 0;
+    if (is_taken && mine == owner.optimizers.end() && owner.name == claim.name && !is_former) {
+      // Another worker of the same program.
+      owner.optimizers[claim.worker] = claim.optimizer;
+      return;
+    }
+    if (is_taken && is_former && step != 1) {
       throw OpError(TF_FAILED_PRECONDITION,
                     "a table has the slots of one optimizer. Expected a step of '" +
-                        owner.optimizer + "', which trains the table '" + claim.table_name +
+                        owner.optimizers.begin()->second + "', which trains the table '" +
+                        claim.table_name +
                         "' now, or the first step of a new optimizer. Received a step of '" +
                         claim.optimizer + "', which trained it before that one took its place.");
     }
     // Where neither keeps anything, they may take turns.
     if (is_taken && (claim.keeps != Keeps::kNothing || table->slot_elements() > 0)) {
-      owner.former.insert(owner.optimizer);
+      owner.Retire();
     }
     owner.former.erase(claim.optimizer);
-    owner.optimizer = claim.optimizer;
+    owner.name = claim.name;
+    owner.optimizers = {{claim.worker, claim.optimizer}};
     // Without a number, a step goes on with what was restored, but not with what another left.
     if (step > 1 || (step == 0 && !is_taken)) return;
     if (claim.keeps == Keeps::kRows) {

@@ -9,7 +9,7 @@ from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content, content_of
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator
-from tfra.dynamic_embedding._rules import params_text, rule_text
+from tfra.dynamic_embedding._rules import Claimant, params_text, rule_text
 
 # The engine adds gradients up by this step, and changes their sign.
 _SUBTRACT = optimizers.SGD(learning_rate=1.0)
@@ -45,7 +45,7 @@ class GradientSums:
         """Returns the number of keys that wait."""
         return self._table.size()
 
-    def claim(self, optimizer: str, step: tf.Tensor) -> list[Any]:
+    def claim(self, optimizer: Claimant, step: tf.Tensor) -> list[Any]:
         """Says whose sums these are; see `HashTable.claim`. The first step forgets all others."""
         return self._table.claim(optimizer, step, "rows")
 

@@ -23,7 +23,7 @@ from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
-from tfra.dynamic_embedding._rules import params_text, rule_text
+from tfra.dynamic_embedding._rules import Claimant, params_text, rule_text
 from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
@@ -41,6 +41,9 @@ _ENGINE_RULES = {
     keras.optimizers.Lion: engine.Lion,
     RowwiseAdagrad: engine.RowwiseAdagrad,
 }
+
+# Processes that run the same program on the tables of a server have optimizers of the same names.
+_WORKER = uuid.uuid4().hex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,14 +220,15 @@ class TrainsTables(_Base):  # type: ignore[misc]
 
     def _claim(self, params: Variable) -> list[Any]:
         """The ops that say that this optimizer is about to train a table."""
-        name = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
+        unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
+        claimant = Claimant(self.name, unique, _WORKER)
         # Not `iterations`, which stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
         rule = engine_rule(self, None)
         has_slots = rule.slot_names() if rule else self._row_optimizer(params).rule.slots
-        claims = params.claim(name, step, "slots" if has_slots else "nothing")
+        claims = params.claim(claimant, step, "slots" if has_slots else "nothing")
         if self.gradient_accumulation_steps:
-            claims += params.gradient_sums.claim(name, step)
+            claims += params.gradient_sums.claim(claimant, step)
         return claims
 
     def _row_optimizer(self, params: Variable) -> RowOptimizer:

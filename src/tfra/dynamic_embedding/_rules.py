@@ -14,6 +14,22 @@ _NOT_IN_TEXT = ("step", "learning_rate", "clipnorm", "clipvalue")
 
 
 @dataclass(frozen=True)
+class Claimant:
+    """An optimizer that trains a table, as the table knows it.
+
+    Args:
+        name: What it is called. Optimizers of one name share the slots of a table if they are of
+            different workers: these train it together.
+        unique_name: A name that no other optimizer has.
+        worker: The process that it is in.
+    """
+
+    name: str
+    unique_name: str
+    worker: str
+
+
+@dataclass(frozen=True)
 class Slot:
     """Numbers that a row carries for an optimizer outside the engine.
 

@@ -7,7 +7,7 @@ from typing import Any
 from tfra._tf import ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._initializers import RandomRows
-from tfra.dynamic_embedding._rules import CustomRule
+from tfra.dynamic_embedding._rules import Claimant, CustomRule
 
 
 class TableTraining:
@@ -45,7 +45,7 @@ class TableTraining:
                 initial=isinstance(self._initial, RandomRows),
             )
 
-    def claim(self, optimizer: str, step: Any, keeps: str) -> list[Any]:
+    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step: comes before the update.
 
         One that is new to the table takes the place of the one before it. If this is its first
@@ -53,7 +53,7 @@ class TableTraining:
         has the slots of one optimizer at any time.
 
         Args:
-            optimizer: A name that no other optimizer has.
+            optimizer: Who it is.
             step: The number of the step, from 1; 0 if the optimizer does not count them.
             keeps: What the optimizer has in the table: "nothing", "slots" or "rows".
 
@@ -68,7 +68,9 @@ class TableTraining:
             claimed = ops.tfra_claim(
                 self.resource_handle,
                 tf.cast(step, tf.int64),
-                optimizer=optimizer,
+                optimizer=optimizer.unique_name,
+                optimizer_name=optimizer.name,
+                worker=optimizer.worker,
                 table_name=(owner or self).name,
                 keeps=keeps,
             )

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfra._tf import ANONYMOUS, tf
 from tfra.dynamic_embedding._pooling import sum_gradients
-from tfra.dynamic_embedding._rules import CustomRule, Slot
+from tfra.dynamic_embedding._rules import Claimant, CustomRule, Slot
 from tfra.dynamic_embedding._stand_in import (
     GraphTrainableWrapper,
     ShadowVariable,
@@ -133,7 +133,8 @@ class TrainsTables(_Base):  # type: ignore[misc]
         # Workers that make the same graph have the same names.
         names = self.__dict__.setdefault("_names_in_tables", {})
         if id(params) not in names:
-            names[id(params)] = f"{type(self).__name__} {next(params.v1_optimizers)}"
+            name = f"{type(self).__name__} {next(params.v1_optimizers)}"
+            names[id(params)] = Claimant(name, name, worker="")
         claims = params.claim(names[id(params)], 0, "slots" if slots else "nothing")
         with tf.control_dependencies(claims):
             return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)

@@ -10,7 +10,7 @@ from tfra._tf import in_plain_graph, in_saved_model, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content
 from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums
-from tfra.dynamic_embedding._rules import CustomRule
+from tfra.dynamic_embedding._rules import Claimant, CustomRule
 from tfra.dynamic_embedding._shards import Shards
 
 
@@ -84,7 +84,7 @@ class VariableTraining:
         unknown = tf.zeros(tf.shape(unique), tf.bool)
         return self._shards.write("accum", unique, (rows, unknown), new_keys="admit")
 
-    def claim(self, optimizer: str, step: Any, keeps: str) -> list[Any]:
+    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step; see `HashTable.claim`."""
         claims = [table.claim(optimizer, step, keeps) for table in self._shards.tables]
         return [op for ops_of_table in claims for op in ops_of_table]
