@@ -46,7 +46,7 @@ def test_results_say_when_and_where(path: Path) -> None:
 
 
 def test_there_are_results_of_each_kind() -> None:
-    kinds = ["counters", "engine", "hit_rate", "restrict", "table", "tiers", "training"]
+    kinds = ["counters", "engine", "hit_rate", "large", "restrict", "table", "tiers", "training"]
     kinds += ["variable"]
     assert [path.stem for path in RESULTS] == kinds
 

@@ -231,7 +231,39 @@ same table with all rows in memory, and against RocksDB with a block cache of as
 are 32 floats with their Adam slots, ids follow a Zipf law with the exponent 1.05, 65,536 a call
 (`bench/compare_tiers.py`). Rates are millions of keys per second."""
     lines = table(["what", "keys", "other", "tfra", "ratio", "goal"], rows)
-    return section("Two levels", text, results, ("Ratios to others", "bench-tiers.svg"), lines)
+    image = ("Ratios to others", "bench-tiers.svg")
+    return [*section("Two levels", text, results, image, lines), *large()]
+
+
+def large() -> list[str]:
+    """A table that is much larger than its memory."""
+    results = read("large")
+    rows = [
+        [
+            name,
+            f"{found['per_second'] / 1e6:.2f}",
+            f"{found['seconds']:.0f}",
+            f"{found['resident_bytes'] / 2**30:.2f}",
+            f"{found['resident_of_budget_and_index']:.2f}x",
+            f"{found['slow_bytes'] / 2**30:.1f}",
+        ]
+        for name, found in results["records"][0].items()
+    ]
+    header = ["", "M keys/s", "seconds", "resident GiB", "of budget and index", "file, GiB"]
+    text = f"""{million(results["keys"])} keys x {results["dim"]} floats with Adam's slots and
+{results["fast_bytes"] / 1e9:g} GB of memory for rows (`make bench-large`): built, trained for
+{results["steps"]} steps of 65,536 ids, exported. The index takes
+{results["index_bytes_per_key"]:.1f} bytes per key."""
+    return [
+        "",
+        "### Much larger than memory",
+        "",
+        text,
+        "",
+        where(results),
+        "",
+        *table(header, rows),
+    ]
 
 
 def upkeep(pages: Pages) -> list[str]:
