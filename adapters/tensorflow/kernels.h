@@ -49,6 +49,7 @@ void Remove(void*, TF_OpKernelContext* context);
 void Evict(void*, TF_OpKernelContext* context);
 // table
 void Clear(void*, TF_OpKernelContext* context);
+void Shrink(void*, TF_OpKernelContext* context);
 // table -> size
 void Size(void*, TF_OpKernelContext* context);
 // tables -> keys, values

@@ -172,6 +172,7 @@ bool RegisterAll() {
       {"TfraRemove", {kTk}, {kTable, "keys: Tk"}, {}, NoShape, Remove},
       {"TfraEvict", {kTk}, {kTable, "keys: Tk"}, {"evicted: int64"}, ScalarShape, Evict},
       {"TfraClear", {}, {kTable}, {}, NoShape, Clear},
+      {"TfraShrink", {}, {kTable}, {}, NoShape, Shrink},
       {"TfraSize", {}, {kTable}, {"size: int64"}, ScalarShape, Size},
       {"TfraExport",
        {kTk, kTv, "N: int >= 1"},

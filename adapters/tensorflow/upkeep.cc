@@ -89,6 +89,10 @@ void Evict(void*, TF_OpKernelContext* op) {
   });
 }
 
+void Shrink(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { Check(UseTable(context, 0)->Shrink()); });
+}
+
 void Expire(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);

@@ -303,3 +303,33 @@ def test_layers(devices: list[str] | None) -> None:
     before = stats.hits
     model.predict(x, verbose=0)
     assert layer.params.stats().hits == before + 6
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_memory_that_keys_have_left_comes_back(traced: bool, devices: list[str] | None) -> None:
+    variable = de.Variable(dim=64, devices=devices, restrict_policy=de.TimestampRestrictPolicy)
+    variable.upsert(np.arange(20_000), tf.ones([20_000, 64]))
+    variable.restrict(100)
+    before, kept = variable.stats(), key_set(variable)
+    assert before.row_bytes >= 20_000 * 64 * 4
+
+    def shrink() -> None:
+        variable.shrink()
+
+    (tf.function(shrink) if traced else shrink)()
+    after = variable.stats()
+    assert after.row_bytes < before.row_bytes / 50
+    assert after.index_bytes < before.index_bytes / 10
+    assert key_set(variable) == kept
+    assert float(tf.reduce_min(variable.lookup(sorted(kept)))) == 1.0
+
+
+def test_shrinking_in_a_session(session: tf.compat.v1.Session) -> None:
+    variable = de.Variable(dim=64, name="shrinks")
+    fill = variable.upsert(np.arange(20_000), tf.ones([20_000, 64]))
+    clear, shrink, figures = variable.clear(), variable.shrink(), variable.stats_tensors()
+    session.run(fill)
+    assert session.run(figures["row_bytes"]) >= 20_000 * 64 * 4
+    session.run(clear)
+    session.run(shrink)
+    assert session.run(figures["row_bytes"]) == 0

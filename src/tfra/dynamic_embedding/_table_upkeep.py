@@ -73,6 +73,11 @@ class TableUpkeep:
                 norm_writes=tf.constant(norm_writes, tf.int64),
             )
 
+    def shrink(self) -> Any:
+        """Gives memory back that keys have left: of rows, of the index, and of the file."""
+        with self._ready():
+            return ops.tfra_shrink(self.resource_handle)
+
     def set_clock(self, now: Any) -> Any:
         """Sets the time that writes leave in rows, in place of the time of day."""
         now = tf.convert_to_tensor(now)

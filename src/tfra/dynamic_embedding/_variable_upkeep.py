@@ -176,6 +176,25 @@ class VariableUpkeep:
         parts = [table.histograms() for table in self._shards.tables]
         return functools.reduce(operator.add, parts)
 
+    def shrink(self) -> Any:
+        """Gives memory back that keys have left, after `restrict`, `expire`, `remove` or `clear`.
+
+        Otherwise it stays for new keys. Lookups go on meanwhile; writes wait.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=64)
+        >>> variable.upsert(list(range(10_000)), tf.zeros([10_000, 64]))
+        >>> variable.clear()
+        >>> variable.shrink()
+        >>> variable.stats().row_bytes
+        0
+
+        Returns:
+            The created Operation.
+        """
+        done = [table.shrink() for table in self._shards.tables]
+        return None if tf.executing_eagerly() else tf.group(*done)
+
     def set_clock(self, now: int) -> Any:
         """Sets the time that updates leave in rows, in place of the time of day.
 
