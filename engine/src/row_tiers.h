@@ -78,7 +78,7 @@ class RowTiers {
   static constexpr uint32_t kDirty = uint32_t{1} << 31;
   uint32_t& Mark(uint32_t row) { return *reinterpret_cast<uint32_t*>(marks_.At(row)); }
   // Its content changes, which it may have come for.
-  void NoteWrite(uint32_t row) {
+  [[gnu::always_inline]] void NoteWrite(uint32_t row) {
     Mark(row) |= kDirty;
     if (Heat(row) == kFetched) SetHeat(row, 0);
   }
