@@ -67,7 +67,7 @@ cpp-test: $(CPP)/build.ninja
 
 py-test: $(VENV)/.installed
 	$(say) "Python tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # One wheel, tried on several versions of TensorFlow, each in an environment of its own.
 TF_VERSIONS := 2.16.2 2.18.1 2.20.0 2.21.0
@@ -81,10 +81,11 @@ test-tf-matrix: $(VENV)/.ready
 	  more=; test $$version = 2.20.0 && more="protobuf<6"; \
 	  test -d .venvs/tf-$$version || $(PYTHON) -m venv .venvs/tf-$$version; \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check \
-	    tensorflow-cpu==$$version $$more pytest hypothesis ml_dtypes pandas && \
+	    tensorflow-cpu==$$version $$more pytest pytest-xdist hypothesis ml_dtypes pandas && \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall build/matrix/*.whl && \
-	  .venvs/tf-$$version/bin/python -m pytest -q tests/tensorflow tests/training || exit 1; done
+	  .venvs/tf-$$version/bin/python -m pytest -q -n $(JOBS) --dist loadfile \
+	    tests/tensorflow tests/training || exit 1; done
 
 SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DTFRA_TESTS=ON -DTFRA_SANITIZE=$(2) > /dev/null && \
