@@ -58,21 +58,26 @@ void ForEachPart(size_t n, Body&& body) {
 
 // Runs three stages over [0, n), each some keys ahead of the next: locate(i), find(i) and use(i).
 // Each prefetches what the next one reads, so that many cache misses are under way at any time. A
-// steady stream of them is faster than groups of keys taken through one stage after the other. What
-// the stages know is kept in rings of kRing. The fewer instructions a key takes, the more keys the
-// CPU has under way (docs/engine-experiments.md).
-inline constexpr size_t kToFind = 16;
-inline constexpr size_t kToUse = 24;
-inline constexpr size_t kRing = 32;
+// stage takes a few keys at once: its instructions are few, so that the CPU sees several keys ahead
+// and looks up their pages at the same time (docs/engine-experiments.md). What the stages know is
+// kept in rings of kRing.
+inline constexpr size_t kAtOnce = 8;
+inline constexpr size_t kToFind = 24;
+inline constexpr size_t kToUse = 40;
+inline constexpr size_t kRing = 64;
+static_assert(kToFind % kAtOnce == 0 && kToUse % kAtOnce == 0 && kRing >= kToUse + kAtOnce);
 
 template <typename Locate, typename Find, typename Use>
 [[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Use&& use) {
-  // One loop with checks that are easily predicted, so that each stage stands here once and is
-  // inlined.
-  for (size_t i = 0; i < n + kToUse; ++i) {
-    if (i >= kToUse) use(i - kToUse);
-    if (i >= kToFind && i - kToFind < n) find(i - kToFind);
-    if (i < n) locate(i);
+  for (size_t at = 0; at < n + kToUse; at += kAtOnce) {
+    const auto run = [=](size_t delay, auto&& stage) TFRA_INLINE {
+      if (at < delay || at - delay >= n) return;
+      const size_t end = std::min(at - delay + kAtOnce, n);
+      for (size_t i = at - delay; i < end; ++i) stage(i);
+    };
+    run(kToUse, use);
+    run(kToFind, find);
+    run(0, locate);
   }
 }
 

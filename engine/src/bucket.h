@@ -37,6 +37,11 @@ struct alignas(64) Bucket {
   // 262,144 writes go to this one bucket.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
+  // The state when one more key has gone on.
+  static constexpr uint32_t WithPasser(uint32_t state) {
+    return (state & kOverflow) == kOverflow ? state : state + kOverflowOne;
+  }
+
   // Entries in use, as a bit mask.
   uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "batch.h"
@@ -68,17 +69,11 @@ Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash
     const uint32_t state = bucket->BeginWrite();
     if ((state & Bucket::kUsed) != Bucket::kUsed) {
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
-      bucket->words[i].store(word, std::memory_order_relaxed);
-      bucket->rows[i].store(row, std::memory_order_relaxed);
-      if (columns_.scores) {
-        __atomic_store_n(array.ScoreOf(bucket, i), data.score, __ATOMIC_RELAXED);
-      }
-      if (columns_.metadata) array.SetMetadata(bucket, i, data.metadata);
+      array.Put(bucket, i, word, row, data);
       bucket->EndWrite(state | (1u << i));
       return {bucket, i};
     }
-    const bool countable = (state & Bucket::kOverflow) != Bucket::kOverflow;
-    bucket->EndWrite(countable ? state + Bucket::kOverflowOne : state);
+    bucket->EndWrite(Bucket::WithPasser(state));
   } while (path.Advance());
   return {};
 }
@@ -124,6 +119,7 @@ void Shard::Tidy() {
 }
 
 Status Shard::Replace(uint64_t count) {
+  BucketArray* old = array_.load(std::memory_order_relaxed);
   const size_t bytes = BytesOf(count, columns_);
   std::byte* pages = AllocatePages(bytes);
   if (pages == nullptr) {
@@ -131,29 +127,18 @@ Status Shard::Replace(uint64_t count) {
                                " bytes for the index of " + std::to_string(shape_.KeysIn(count)) +
                                " keys");
   }
-  PopulatePages(pages, bytes);
-  auto* fresh = new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_};
-  fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
-  if (columns_.scores) std::fill_n(fresh->scores(), count * kBucketEntries, kNoScore);
-  BucketArray* old = array_.load(std::memory_order_relaxed);
-  strays_ = 0;
-  for (uint64_t b = 0; old != nullptr && b < old->count; ++b) {
-    Bucket& bucket = old->buckets[b];
-    const uint32_t state = bucket.BeginWrite();
-    bucket.state.store(state | Bucket::kLocked | Bucket::kMoved, std::memory_order_release);
-    for (uint32_t used = state & Bucket::kUsed; used != 0; used &= used - 1) {
-      const uint32_t i = static_cast<uint32_t>(__builtin_ctz(used));
-      const uint64_t word = bucket.words[i].load(std::memory_order_relaxed);
-      const uint32_t row = bucket.rows[i].load(std::memory_order_relaxed);
-      EntryData data;
-      if (columns_.scores) data.score = *old->ScoreOf(&bucket, i);
-      if (columns_.metadata) data.metadata = old->MetadataOf(&bucket, i);
-      const Entry entry = Place(*fresh, word, HashOf(word), row, data);
-      strays_ += entry.bucket != fresh->Home(HashOf(word));
-    }
+  std::unique_ptr<BucketArray> fresh;
+  try {
+    fresh.reset(new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_});
+    Populate(*fresh, bytes);
+    fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
+    if (old != nullptr) strays_ = MoveEntries(*old, *fresh);
+  } catch (...) {
+    FreePages(pages, bytes);
+    throw;
   }
   tidy_strays_ = strays_;
-  array_.store(fresh);
+  array_.store(fresh.release());
   limit_.store(shape_.KeysIn(count), std::memory_order_relaxed);
   bucket_count_.store(count, std::memory_order_relaxed);
   if (old != nullptr) Retire({{old, BytesOf(old->count, columns_), FreeArray}});

@@ -92,6 +92,14 @@ struct BucketArray {
     __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
                      __ATOMIC_RELAXED);
   }
+  // Writes an entry, all but the bucket's state.
+  void Put(Bucket* bucket, uint32_t index, uint64_t word, uint32_t row,
+           const EntryData& data) const {
+    bucket->words[index].store(word, std::memory_order_relaxed);
+    bucket->rows[index].store(row, std::memory_order_relaxed);
+    if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), data.score, __ATOMIC_RELAXED);
+    if (columns.metadata) SetMetadata(bucket, index, data.metadata);
+  }
   // Says that there is no entry: columns are searched without the buckets.
   void Clear(const Bucket* bucket, uint32_t index) const {
     if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), kNoScore, __ATOMIC_RELAXED);
@@ -212,7 +220,7 @@ class Shard {
     *row = free_rows_.back();
     free_rows_.pop_back();
     // Rows are written as soon as they are taken: have the next but some ready.
-    constexpr size_t kAhead = 4;
+    constexpr size_t kAhead = 8;
     if (free_rows_.size() >= kAhead) {
       Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
     }
@@ -265,6 +273,12 @@ class Shard {
   uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
   // Moves the entries to an array of `count` buckets.
   Status Replace(uint64_t count);
+  // --- shard_move.cc
+  // Gives a new array its memory at once.
+  static void Populate(const BucketArray& array, size_t bytes);
+  // Copies all entries to an array that has none and that nobody else knows. They can be read in
+  // the old one until the new one is published. Returns how many are not in their home.
+  uint64_t MoveEntries(const BucketArray& from, const BucketArray& to);
 
   // Constant after Create.
   uint32_t number_ = 0;

@@ -148,11 +148,9 @@ void TableBase::RemoveEntries(Shard* shard, const Shard::Entry* entries, size_t 
   }
 }
 
-Status TableBase::TakeRow(Shard* shard, uint32_t* row) const {
-  TFRA_RETURN_IF_ERROR(shard->TakeRow(row));
-  if (tiers_ == nullptr) return Status::Ok();
-  const Status status = tiers_->Start(*row);
-  if (!status.ok()) shard->GiveRow(*row);
+Status TableBase::StartRow(Shard* shard, uint32_t row) const {
+  const Status status = tiers_->Start(row);
+  if (!status.ok()) shard->GiveRow(row);
   return status;
 }
 

@@ -159,7 +159,10 @@ class TableBase : public Table {
   void DropStrings(uint32_t number, Tally* tally) const;
 
   // Takes a row in memory, for a key of the shard. REQUIRES, for these: the shard's mutex.
-  Status TakeRow(Shard* shard, uint32_t* row) const;
+  Status TakeRow(Shard* shard, uint32_t* row) const {
+    TFRA_RETURN_IF_ERROR(shard->TakeRow(row));
+    return tiers_ == nullptr ? Status::Ok() : StartRow(shard, *row);
+  }
   // Makes sure that removing so many rows needs no memory.
   void PrepareDrop(Shard* shard, size_t rows, Tally* tally) const {
     GrowBy(&shard->free_rows(), rows);
@@ -220,6 +223,8 @@ class TableBase : public Table {
   std::unique_ptr<Admission> admission_;  // Null: every key may enter.
 
  private:
+  // Prepares a row of a tiered table that was taken, or gives it back.
+  Status StartRow(Shard* shard, uint32_t row) const;
   // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes, and
   // that no row is on the way to the file.
   void CompactRows();

@@ -68,7 +68,7 @@ template <typename Op>
                                                               const BucketArray& array, size_t i,
                                                               Shard::Entry entry, std::byte* row,
                                                               Op* op, Tally* tally) const {
-  if (!UpdateRow(array, i, entry, row, op, tally)) return;
+  if (!UpdateRow(&array, i, entry, row, op, tally)) return;
   Scoring::Occurrences occurrences;
   AddOccurrences(call.scoring, *op, i, &occurrences);
   uint64_t* score = array.ScoreOf(entry.bucket, entry.index);

@@ -88,7 +88,7 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   TFRA_RETURN_IF_ERROR(InsertScored(i, score, seen, insertion, &entry));
   if (entry) {
     while ((i = call.Next(i)) != kEnd) {
-      UpdateRow(*shard.array(), i, entry, RowAt(entry.row()), op, tally);
+      UpdateRow(shard.array(), i, entry, RowAt(entry.row()), op, tally);
     }
     return Status::Ok();
   }

@@ -187,9 +187,14 @@ class TableOf : public TableBase {
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
-  // Changes the row of key i, and its metadata, as the Op says. Returns whether it does.
+  // What WriteKeys does with keys that it has not found.
   template <typename Op>
-  bool UpdateRow(const BucketArray& array, size_t i, Shard::Entry entry, std::byte* row, Op* op,
+  Status InsertNewKeys(const Words& words, const uint32_t* missing, size_t count, Op* op,
+                       PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
+  // Changes the row of key i, and its metadata, as the Op says. Returns whether it does. array:
+  // where the entry is; only metadata are asked for it.
+  template <typename Op>
+  bool UpdateRow(const BucketArray* array, size_t i, Shard::Entry entry, std::byte* row, Op* op,
                  Tally* tally) const;
   // Whether a key that is not there may enter, which counts as seeing it; and how often it was
   // seen, this time included.

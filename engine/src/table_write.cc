@@ -6,6 +6,13 @@
 #include <array>
 
 namespace tfra {
+namespace {
+
+// Where many keys are new they are looked for, and inserted, so many at a time: what the search has
+// fetched, buckets and the rows that the call brings, is then still near.
+constexpr size_t kNewKeysAtOnce = 512;
+
+}  // namespace
 
 template <typename Keys>
 template <typename Op>
@@ -135,13 +142,20 @@ Status TableOf<Keys>::WriteUnbounded(const Words& words, const KeyParts& parts, 
     if (prototype.context.new_keys == NewKeys::kAdmit && admission_ != nullptr) {
       seen = std::make_unique<DistinctKeys>(words, words.size());
     }
+    size_t at_once = kNewKeysAtOnce;
     RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
       parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
         if (!status.ok()) return;
         EpochGuard guard;
         ShardLocks locks(shards_.get(), parts.shards(part));
         Tidy(parts.shards(part));
-        status = WriteKeys(words, order, count, op, new_keys, seen.get(), tally);
+        for (size_t k = 0; k < count && status.ok();) {
+          const size_t keys = std::min(at_once, count - k);
+          const uint64_t before = tally->inserts;
+          status = WriteKeys(words, order + k, keys, op, new_keys, seen.get(), tally);
+          at_once = tally->inserts - before > keys / 8 ? kNewKeysAtOnce : kKeysPerLock;
+          k += keys;
+        }
       });
     });
   });
@@ -152,7 +166,6 @@ template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                                 PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
-  Status status;
   // Keys that were not found are inserted in the end: the loop that finds keys is short, and so has
   // many of them under way.
   uint32_t missing[kKeysPerLock];
@@ -177,7 +190,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
       // Only metadata have to know which entry it is.
       const uint32_t mask = metadata ? probe.bucket->Match(words[i], probe.state) : 1;
       const Shard::Entry entry{probe.bucket, static_cast<uint32_t>(__builtin_ctz(mask))};
-      UpdateRow(*ArrayFor(words[i]), i, entry, probe.row, &hot_op, &hot_tally);
+      UpdateRow(metadata ? ArrayFor(words[i]) : nullptr, i, entry, probe.row, &hot_op, &hot_tally);
     } else {
       return false;
     }
@@ -190,11 +203,28 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   tally->ignored += hot_tally.ignored;
   // In the order of the batch, which decides who is let in.
   if (admission_ != nullptr) std::sort(missing, missing + missing_count);
-  constexpr size_t kAhead = 8;
-  for (size_t k = 0; k < missing_count; ++k) {
-    if (k + kAhead < missing_count) {
-      const uint64_t hash = Keys::Hash(words[missing[k + kAhead]]);
-      __builtin_prefetch(ShardFor(hash).array()->Home(hash), 1);
+  return InsertNewKeys(words, missing, missing_count, op, new_keys, seen, tally);
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing, size_t count,
+                                    Op* op, PendingBlobs* new_keys, DistinctKeys* seen,
+                                    Tally* tally) {
+  constexpr size_t kToHome = 12, kToNext = 6;
+  const auto home_of = [&](size_t k) TFRA_INLINE {
+    const uint64_t hash = Keys::Hash(words[missing[k]]);
+    return ShardFor(hash).array()->Home(hash);
+  };
+  for (size_t k = 0; k < count; ++k) {
+    if (k + kToHome < count) {
+      __builtin_prefetch(home_of(k + kToHome), 1);
+      op->Fetch(missing[k + kToHome]);
+    }
+    // A key whose home is full goes to the next bucket, which no search has fetched.
+    if (k + kToNext < count) {
+      const Bucket* home = home_of(k + kToNext);
+      if (home->used() == Bucket::kUsed) __builtin_prefetch(home + 1, 1);
     }
     const size_t i = missing[k];
     const uint64_t hash = Keys::Hash(words[i]);
@@ -202,27 +232,31 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     // An equal key may have come since.
     if (const auto entry = FindEntry(shard, words, i)) {
       std::byte* row;
-      const Status fetched = RowToWrite(&shard, entry, Op::kChangesRows, &row);
-      if (fetched.ok()) UpdateRow(*shard.array(), i, entry, row, op, tally);
-      if (status.ok()) status = fetched;
+      TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, Op::kChangesRows, &row));
+      UpdateRow(shard.array(), i, entry, row, op, tally);
     } else if (!op->Inserts(i)) {
       ++tally->ignored;
-    } else if (status.ok()) {
-      status = InsertKey(words, i, hash, &shard, op, new_keys, seen, tally);
+    } else {
+      TFRA_RETURN_IF_ERROR(InsertKey(words, i, hash, &shard, op, new_keys, seen, tally));
     }
   }
-  return status;
+  return Status::Ok();
 }
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Shard* shard, Op* op,
-                                PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally) {
-  bool enters = false;
+[[gnu::always_inline]] inline Status TableOf<Keys>::InsertKey(const Words& words, size_t i,
+                                                              uint64_t hash, Shard* shard, Op* op,
+                                                              PendingBlobs* new_keys,
+                                                              DistinctKeys* seen, Tally* tally) {
+  bool enters = op->context.new_keys != NewKeys::kDrop;
   uint32_t times = 1;
-  // One that was seen in this call before, and is not there, was not let in.
-  if (seen == nullptr || seen->Add(static_cast<uint32_t>(i))) {
-    TFRA_RETURN_IF_ERROR(Enters(words, i, op->context, &enters, &times));
+  if (seen != nullptr) {
+    // One that was seen in this call before, and is not there, was not let in.
+    enters = false;
+    if (seen->Add(static_cast<uint32_t>(i))) {
+      TFRA_RETURN_IF_ERROR(Enters(words, i, op->context, &enters, &times));
+    }
   }
   if (enters) return InsertRow(words, i, hash, shard, times, op, new_keys, tally);
   // What Accumulate leaves alone it has always ignored.
@@ -232,8 +266,11 @@ Status TableOf<Keys>::InsertKey(const Words& words, size_t i, uint64_t hash, Sha
 
 template <typename Keys>
 template <typename Op>
-Status TableOf<Keys>::InsertRow(const Words& words, size_t i, uint64_t hash, Shard* shard,
-                                uint32_t seen, Op* op, PendingBlobs* new_keys, Tally* tally) {
+[[gnu::always_inline]] inline Status TableOf<Keys>::InsertRow(const Words& words, size_t i,
+                                                              uint64_t hash, Shard* shard,
+                                                              uint32_t seen, Op* op,
+                                                              PendingBlobs* new_keys,
+                                                              Tally* tally) {
   // Both were done before, unless other threads removed the key since or took the room.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));

@@ -72,7 +72,7 @@ RowMetadata FreshMetadata(const Op& op, size_t i, uint32_t seen) {
 
 template <typename Keys>
 template <typename Op>
-[[gnu::always_inline]] inline bool TableOf<Keys>::UpdateRow(const BucketArray& array, size_t i,
+[[gnu::always_inline]] inline bool TableOf<Keys>::UpdateRow(const BucketArray* array, size_t i,
                                                             Shard::Entry entry, std::byte* row,
                                                             Op* op, Tally* tally) const {
   if (!op->Updates(i)) {
@@ -83,11 +83,11 @@ template <typename Op>
   const BucketWrite write(bucket);
   EditRow(row, layout_.stride, [&](std::byte* edited) TFRA_INLINE { op->Update(i, edited); });
   if (op->context.metadata) {
-    RowMetadata metadata = array.MetadataOf(bucket, index);
+    RowMetadata metadata = array->MetadataOf(bucket, index);
     metadata.time = op->context.now;
     metadata.count += metadata.count < UINT32_MAX;
     const RowMetadata* given = GivenMetadata(*op, i);
-    array.SetMetadata(bucket, index, given == nullptr ? metadata : *given);
+    array->SetMetadata(bucket, index, given == nullptr ? metadata : *given);
   }
   ++tally->updates;
   return true;
