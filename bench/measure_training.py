@@ -128,6 +128,7 @@ def embedding_part(system: System, plan: Plan, workload: str, trainer: Trainer) 
     rates = []
     for number in range(-1, plan.rounds):
         batches = [trainer.native(stream.draw().ids) for _ in range(plan.round_batches)]
+        provide_rows(plan, stream)
         start = time.perf_counter()
         for batch in batches:
             trainer.step(batch)
@@ -136,6 +137,11 @@ def embedding_part(system: System, plan: Plan, workload: str, trainer: Trainer) 
             rates.append(plan.round_batches * (plan.batch // FEATURES) * FEATURES / seconds)
     check_size(trainer.size(), stream)
     return training_record(system, plan, workload, stream, **workloads.rates_fields(rates))
+
+
+def provide_rows(plan: Plan, stream: Stream) -> None:
+    """Provides memory for new rows with two slots, also to a system that moves all rows."""
+    workloads.provide_memory(3 * stream.count * (4 * plan.dim + 32))
 
 
 def check_size(size: int | None, stream: Stream) -> None:
@@ -323,6 +329,7 @@ def fit(system: System, plan: Plan, keras: Any, layer: Any, optimizer: Any) -> R
         if number == -2 and rows is not None:
             continue  # A static table has all its rows.
         data = dataset(batches, rows)
+        provide_rows(plan, stream)
         start = time.perf_counter()
         history = model.fit(data, verbose=0, shuffle=False)
         seconds = time.perf_counter() - start

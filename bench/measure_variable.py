@@ -244,7 +244,7 @@ def run(adapter: Adapter, session: Session) -> Iterator[Record]:
 
     del built
     random = adapter.new_table(tf.random_normal_initializer(stddev=0.1))
-    session.time_upserts(random, adapter, session.in_order(), version=0)
+    session.time_upserts(random, adapter, session.in_order(), version=0, new=True)
     yield workloads.lookups(adapter, session, random.lookup, "lookup_random")
 
 

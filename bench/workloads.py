@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import mmap
 import statistics
 import time
 import zlib
@@ -183,13 +184,30 @@ class Session:
         return rates, checksum
 
     def time_upserts(
-        self, table: Table, adapter: Adapter, batches: Iterator[Array], version: int
+        self,
+        table: Table,
+        adapter: Adapter,
+        batches: Iterator[Array],
+        version: int,
+        *,
+        new: bool = False,
     ) -> float:
-        """Times writing `version` of the rows in `batches`; returns keys per second."""
+        """Times writing `version` of the rows in `batches`; returns keys per second.
+
+        Args:
+            table: The table.
+            adapter: Its system.
+            batches: Row numbers.
+            version: How often the rows are written, this time included.
+            new: Whether their keys are not in the table yet.
+        """
         seconds, done = 0.0, 0
         for index in batches:
             self.version[index] = version
             keys, values = adapter.native(keys_at(index)), adapter.native(self.expected(index))
+            if new:
+                # For the new rows, and for a system that moves all rows when it grows.
+                provide_memory((done + 3 * index.size) * (4 * self.plan.dim + 32))
             start = time.perf_counter()
             table.upsert(keys, values)
             seconds += time.perf_counter() - start
@@ -271,6 +289,18 @@ class Stream:
         return Examples(ids, (numbers / 128).astype(np.float32), labels.astype(np.float32))
 
 
+def provide_memory(size: int) -> None:
+    """Lets the kernel have so many bytes of memory that can be used at once.
+
+    Where a hypervisor takes free memory back, getting it again takes many times what the kernel and
+    any table do with it. Every system under test gets it like this before it needs new memory.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, size, flags=flags) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
+
+
 def resident_bytes() -> int:
     """Returns this process's resident memory."""
     gc.collect()
@@ -319,7 +349,7 @@ def build(adapter: Adapter, session: Session) -> tuple[Table, list[Record]]:
 
     before = resident_bytes()
     table = adapter.new_table()
-    rate = session.time_upserts(table, adapter, session.in_order(), version=0)
+    rate = session.time_upserts(table, adapter, session.in_order(), version=0, new=True)
     grown = resident_bytes() - before
     checksum = session.checksum_table(table, adapter)
     return table, [

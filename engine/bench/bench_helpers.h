@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 
 #include "hash.h"
+#include "pages.h"
 #include "tfra/status.h"
 
 namespace tfra::bench {
@@ -29,6 +31,14 @@ inline uint64_t ResidentBytes() {
   if (file == nullptr || std::fscanf(file, "%lu %lu", &total, &resident) != 2) resident = 0;
   if (file != nullptr) std::fclose(file);
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Lets the kernel have so much memory that can be used at once. Where a hypervisor takes free
+// memory back, getting it again takes many times what the kernel and the table do with it.
+inline void ProvideMemory(size_t bytes) {
+  std::byte* pages = AllocatePages(bytes);
+  PopulatePages(pages, bytes);
+  FreePages(pages, bytes);
 }
 
 // Ends the run if a result is wrong.
