@@ -19,114 +19,7 @@ namespace {
 static_assert(FLT_EVAL_METHOD == 0, "initial rows need arithmetic in the type it is written in");
 static_assert(std::numeric_limits<double>::is_iec559);
 
-// The generator of wyrand: a counter that steps by kStep, and the folded product of it and its xor.
-constexpr uint64_t kStep = 0xA0761D6478BD642Fu;
-constexpr uint64_t kXor = 0xE7037ED1A0B428DBu;
-
-constexpr double kProbabilityWithinTwo = 0.9544997361036416;  // erf(sqrt(2)).
-// Up to this |t| a rational function of t is enough: for every truncated normal, 95 % of others.
-constexpr double kBodyEdge = 0.955;
-static_assert(kProbabilityWithinTwo < kBodyEdge);
-// From this 1 - |t| down it takes a logarithm and a square root: 0.4 % of normals, and three times
-// the latency. Without the piece between the two a row of 32 took 170 ns, not 153.
-constexpr double kTailEdge = 0x1p-8;
-
-constexpr int64_t kBlock = 64;
-
 constexpr double kLargest = std::numeric_limits<double>::max();
-
-// Minimax (Remez, relative error 1.03e-10) for quantile(t) / t in t^2, |t| <= kBodyEdge. Even and
-// odd powers apart, as the two short chains of multiplies take less time than one long one.
-inline double BodyQuantile(double t) {
-  const double s = t * t, s2 = s * s;
-  double p_even = 0.007709020399920253 * s2 + 1.6309679496669225;
-  p_even = p_even * s2 + 6.683093580439619;
-  p_even = p_even * s2 + 1.2533141373409034;
-  double p_odd = -0.2374936197075177 * s2 - 4.708085555493759;
-  p_odd = p_odd * s2 - 4.62945635800551;
-  double q_even = 0.024195185900365727 * s2 + 2.005062274772081;
-  q_even = q_even * s2 + 6.2239714808007065;
-  q_even = q_even * s2 + 1.0;
-  double q_odd = -0.3833716351839395 * s2 - 4.914271307713181;
-  q_odd = q_odd * s2 - 3.955571137808492;
-  return t * (p_even + s * p_odd) / (q_even + s * q_odd);
-}
-
-// Rational (relative error 3.3e-11) in u = 1 - |t|, for kTailEdge <= u <= 1 - kBodyEdge. Here and
-// in TailQuantile sums are in pairs: one element at a time, latency is what counts.
-inline double ShoulderQuantile(double u) {
-  const double u2 = u * u, u4 = u2 * u2;
-  const double p = ((3.929278554179953 + u * 9402.42114713199) +
-                    u2 * (3858674.3390930854 + u * 415169345.79580307)) +
-                   u4 * ((12215722267.291874 + u * 71727201768.2921) - u2 * 49975269971.54765);
-  const double q =
-      ((1.0 + u * 2839.359843619131) + u2 * (1340871.2814769137 + u * 168472240.81597796)) +
-      u4 * ((6154122119.137727 + u * 56425674903.1055) + u2 * 62925311386.20105);
-  return p / q;
-}
-
-// -log(x) for a normal x in (0, 1), by x = 2^e * m with m in [sqrt(1/2), sqrt(2)) and
-// log(m) = 2 atanh((m - 1) / (m + 1)); eight terms of the series leave 1e-14.
-inline double MinusLog(double x) {
-  const uint64_t bits = std::bit_cast<uint64_t>(x);
-  const uint64_t sqrt_half = 0x3FE6A09E667F3BCDu;
-  const int64_t exponent = static_cast<int64_t>(bits - sqrt_half) >> 52;
-  const double m = std::bit_cast<double>(bits - (static_cast<uint64_t>(exponent) << 52));
-  const double y = (m - 1.0) / (m + 1.0);
-  const double s = y * y, s2 = s * s, s4 = s2 * s2;
-  const double low = (2.0 + s * (2.0 / 3)) + s2 * (2.0 / 5 + s * (2.0 / 7));
-  const double high = (2.0 / 9 + s * (2.0 / 11)) + s2 * (2.0 / 13 + s * (2.0 / 15));
-  return static_cast<double>(-exponent) * 0.6931471805599453 - y * (low + s4 * high);
-}
-
-// Rational (relative error 3.1e-12) in sqrt(-log(u)), for 2^-53 <= u <= kTailEdge.
-inline double TailQuantile(double u) {
-  const double r = std::sqrt(MinusLog(u));
-  const double r2 = r * r, r4 = r2 * r2;
-  const double p = (-0.050668042240671944 + r * 0.31050839901855043) +
-                   r2 * (0.41826895185027013 + r * 2.9017341255429314) +
-                   r4 * (1.356644962666959 + r * 0.10722367369620599);
-  const double q = (1.0 + r * 1.3553918212895937) +
-                   r2 * (2.209688678766774 + r * 0.9604384341355282) + r4 * 0.07580744515674233;
-  return p / q;
-}
-
-// For kBodyEdge < |t| < 1.
-inline double OuterQuantile(double t) {
-  const double u = 1.0 - std::fabs(t);
-  return std::copysign(u < kTailEdge ? TailQuantile(u) : ShoulderQuantile(u), t);
-}
-
-struct BitTable {
-  uint64_t bit[kBlock];
-};
-constexpr BitTable kBitTable = [] {
-  BitTable table{};
-  for (int64_t i = 0; i < kBlock; ++i) table.bit[i] = uint64_t{1} << i;
-  return table;
-}();
-
-// Makes `count` centered uniforms; bit i of the result says that t[i] is beyond kBodyEdge. That is
-// read from a table because a shift by i would keep the loop scalar on plain x86-64.
-inline uint64_t MakeUniforms(uint64_t state, int64_t count, double* t) {
-  uint64_t bits[kBlock];
-  for (int64_t i = 0; i < count; ++i) {
-    state += kStep;
-    bits[i] = FoldMultiply(state, state ^ kXor);
-  }
-  // The top bit is the sign and the next 52, as a mantissa, the magnitude; half a unit more keeps
-  // t off 0 and symmetric. All of it exact.
-  uint64_t tail = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double one_to_two =
-        std::bit_cast<double>(((bits[i] >> 11) & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u);
-    const double magnitude = (one_to_two - 1.0) + 0x1p-53;
-    tail |= magnitude > kBodyEdge ? kBitTable.bit[i] : 0;
-    t[i] =
-        std::bit_cast<double>(std::bit_cast<uint64_t>(magnitude) | (bits[i] & 0x8000000000000000u));
-  }
-  return tail;
-}
 
 template <typename T>
 T RoundTo(double value) {
@@ -188,10 +81,6 @@ std::string Show(double value) {
 }
 
 }  // namespace
-
-double CenteredNormalQuantile(double t) {
-  return std::fabs(t) > kBodyEdge ? OuterQuantile(t) : BodyQuantile(t);
-}
 
 Status Initializer::Create(const InitializerSpec& spec, ValueType type, int64_t dim,
                            Initializer* out) {
@@ -280,30 +169,33 @@ Status Initializer::InitRandom(const InitializerSpec& spec) {
                                      " and stddev=" + Show(spec.stddev));
     }
     // Halved before subtracting: high - low may overflow.
-    scale_ = uniform ? spec.high * 0.5 - spec.low * 0.5 : spec.stddev;
-    center_ = uniform ? spec.low + scale_ : spec.mean;
+    random_.scale = uniform ? spec.high * 0.5 - spec.low * 0.5 : spec.stddev;
+    random_.center = uniform ? spec.low + random_.scale : spec.mean;
     if (uniform) {
-      lowest_ = SmallestFrom<T>(spec.low);
-      highest_ = LargestUpTo<T>(spec.high);
-      if (highest_ == spec.high) highest_ = Next<T>(highest_, false);
+      random_.lowest = SmallestFrom<T>(spec.low);
+      random_.highest = LargestUpTo<T>(spec.high);
+      if (random_.highest == spec.high) random_.highest = Next<T>(random_.highest, false);
     } else {
       const double reach = kind_ == InitializerKind::kNormal ? kLargest : 2.0 * spec.stddev;
       const double greatest = LargestUpTo<T>(kLargest);
-      lowest_ = SmallestFrom<T>(std::max(-greatest, spec.mean - reach));
-      highest_ = LargestUpTo<T>(std::min(greatest, spec.mean + reach));
+      random_.lowest = SmallestFrom<T>(std::max(-greatest, spec.mean - reach));
+      random_.highest = LargestUpTo<T>(std::min(greatest, spec.mean + reach));
     }
     // A distribution narrower than the type's spacing has one value, the nearest to its center.
-    if (scale_ == 0.0 || lowest_ > highest_) lowest_ = highest_ = Widen(RoundTo<T>(center_));
-    is_constant_ = lowest_ == highest_;
+    if (random_.scale == 0.0 || random_.lowest > random_.highest)
+      random_.lowest = random_.highest = Widen(RoundTo<T>(random_.center));
+    is_constant_ = random_.lowest == random_.highest;
     if (is_constant_) {
-      const T value = RoundTo<T>(lowest_);
+      const T value = RoundTo<T>(random_.lowest);
       constant_row_.resize(static_cast<size_t>(dim_) * sizeof(T));
       for (size_t i = 0; i < constant_row_.size(); i += sizeof(T)) {
         std::memcpy(constant_row_.data() + i, &value, sizeof(T));
       }
     }
-    seed_words_[0] = MixInt64(spec.seed + kStep);
-    seed_words_[1] = MixInt64(seed_words_[0] + kStep);
+    random_.kind = kind_;
+    fill_random_ = KernelsFor(BestIsa())->For(type_).fill_random;
+    seed_words_[0] = MixInt64(spec.seed + kRandomStep);
+    seed_words_[1] = MixInt64(seed_words_[0] + kRandomStep);
     return Status::Ok();
   });
 }
@@ -313,47 +205,8 @@ void Initializer::Fill(uint64_t key_bits, std::byte* row) const {
     std::memcpy(row, constant_row_.data(), constant_row_.size());
     return;
   }
-  uint64_t state = MixInt64(MixInt64(key_bits ^ seed_words_[0]) + seed_words_[1]);
-  DispatchFloating(type_, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    using Compute = typename ComputeOf<T>::type;
-    const double center = center_, scale = scale_;
-    const Compute lowest = static_cast<Compute>(lowest_), highest = static_cast<Compute>(highest_);
-    const auto finish = [=](double standard) {
-      Compute value = static_cast<Compute>(center + scale * standard);
-      value = value < lowest ? lowest : value;
-      value = value > highest ? highest : value;
-      return static_cast<T>(value);
-    };
-    // Loops over small arrays rather than one long loop: shorter chains of operations overlap
-    // better, and each loop but the first vectorises.
-    double t[kBlock], quantiles[kBlock];
-    for (int64_t begin = 0; begin < dim_; begin += kBlock) {
-      const int64_t count = std::min(kBlock, dim_ - begin);
-      uint64_t tail = MakeUniforms(state, count, t);
-      state += static_cast<uint64_t>(count) * kStep;
-      const double* standard = quantiles;
-      if (kind_ == InitializerKind::kUniform) {
-        standard = t;
-      } else if (kind_ == InitializerKind::kTruncatedNormal) {
-        for (int64_t i = 0; i < count; ++i) {
-          quantiles[i] = BodyQuantile(t[i] * kProbabilityWithinTwo);
-        }
-      } else {
-        for (int64_t i = 0; i < count; ++i) quantiles[i] = BodyQuantile(t[i]);
-      }
-      std::byte* out = row + static_cast<size_t>(begin) * sizeof(T);
-      const auto store = [out](int64_t i, T value) {
-        std::memcpy(out + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));
-      };
-      for (int64_t i = 0; i < count; ++i) store(i, finish(standard[i]));
-      if (kind_ != InitializerKind::kNormal) continue;
-      for (; tail != 0; tail &= tail - 1) {
-        const int i = std::countr_zero(tail);
-        store(i, finish(OuterQuantile(t[i])));
-      }
-    }
-  });
+  const uint64_t state = MixInt64(MixInt64(key_bits ^ seed_words_[0]) + seed_words_[1]);
+  fill_random_(random_, state, row, static_cast<size_t>(dim_));
 }
 
 }  // namespace tfra

@@ -20,6 +20,7 @@
 #include "tfra/options.h"
 #include "tfra/status.h"
 #include "tfra/types.h"
+#include "update_kernels.h"
 
 namespace tfra {
 
@@ -59,11 +60,8 @@ class Initializer {
 
   // Two words of the seed, so that a row is no function of any simple sum of seed and key.
   uint64_t seed_words_[2] = {0, 0};
-  double center_ = 0.0;
-  double scale_ = 0.0;
-  // Bounds of an element, themselves values of the stored type.
-  double lowest_ = 0.0;
-  double highest_ = 0.0;
+  RandomRows random_;
+  FillRandomKernel fill_random_ = nullptr;
 };
 
 }  // namespace tfra

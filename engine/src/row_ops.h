@@ -231,6 +231,11 @@ struct GradientOp {
   size_t row_bytes() const { return context.layout.stride; }
   TFRA_INLINE void Fetch(size_t i) const {
     Prefetch<false>(gradients + i * gradient_bytes, gradient_bytes);
+    FetchChained(next[i]);
+  }
+  // REQUIRES: a key number, or the end of a chain.
+  TFRA_INLINE void FetchChained(uint32_t k) const {
+    if (k != KeyParts::kEnd) Prefetch<false>(gradients + k * gradient_bytes, gradient_bytes);
   }
   bool Updates(size_t) const { return true; }
   bool Inserts(size_t) const { return true; }
@@ -240,7 +245,13 @@ struct GradientOp {
     auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
     if (!in_place || next[i] != KeyParts::kEnd) {
       sum(buffer, gradient, dim, false);
+      // Gradients of equal keys are anywhere: some of the chain are fetched ahead.
+      constexpr int kAhead = 6;
+      const auto after = [&](uint32_t k) { return k == KeyParts::kEnd ? k : next[k]; };
+      uint32_t ahead = next[i];
+      for (int step = 0; step < kAhead; ++step) FetchChained(ahead = after(ahead));
       for (uint32_t k = next[i]; k != KeyParts::kEnd; k = next[k]) {
+        FetchChained(ahead = after(ahead));
         sum(buffer, gradients + k * gradient_bytes, dim, true);
       }
       gradient = buffer;

@@ -1,11 +1,12 @@
-// The arithmetic of the update rules and of sums of rows, compiled once per instruction set. Every
-// instruction set gives the same bits: the same source, no contraction to fused multiply-add, no
-// reassociation, and sums over a row in a fixed order.
+// The arithmetic of the update rules, of sums of rows and of random rows, compiled once per
+// instruction set. Every instruction set gives the same bits: the same source, no contraction to
+// fused multiply-add, no reassociation, and sums over a row in a fixed order.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "tfra/options.h"
 #include "tfra/types.h"
 
 #if defined(__x86_64__)
@@ -76,6 +77,22 @@ using AddRowsKernel = void (*)(const std::byte* rows, size_t n, const std::byte*
 // norms: (n) of the compute type, the L2 norm of each row.
 using RowNormsKernel = void (*)(const std::byte* rows, size_t n, std::byte* norms, size_t dim);
 
+// How the random initial rows of a table are drawn; initializer.h says how.
+struct RandomRows {
+  InitializerKind kind = InitializerKind::kNormal;
+  double center = 0.0;
+  double scale = 0.0;
+  // Bounds of an element, themselves values of the stored type.
+  double lowest = 0.0;
+  double highest = 0.0;
+};
+// The generator's counter advances by this from one element to the next.
+inline constexpr uint64_t kRandomStep = 0xA0761D6478BD642Fu;
+
+// row: (dim) as it is stored, of any alignment.
+using FillRandomKernel = void (*)(const RandomRows& rows, uint64_t state, std::byte* row,
+                                  size_t dim);
+
 // The kernels of one instruction set for one value type.
 struct TypeKernels {
   UpdateKernel update[kKernelVariants];
@@ -83,6 +100,7 @@ struct TypeKernels {
   ClipKernel clip_by_norm;
   AddRowsKernel add_rows;
   RowNormsKernel row_norms;
+  FillRandomKernel fill_random;
 };
 
 struct KernelTable {

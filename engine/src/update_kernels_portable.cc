@@ -45,6 +45,8 @@ const KernelTable* KernelsFor(Isa isa) {
   return &portable::kKernels;
 }
 
+double CenteredNormalQuantile(double t) { return portable::Quantile(t); }
+
 Isa BestIsa() {
   static const Isa best = ChooseIsa();
   return best;
