@@ -15,7 +15,9 @@ void KeyParts::ExtractDuplicates(const Words& words, size_t part, uint32_t* next
   for (size_t chunk = 0; chunk < parts(); ++chunk) {
     Segment& segment = segments(part)[chunk];
     size_t unique = 0;
+    constexpr size_t kAhead = 8;
     for (size_t k = 0; k < segment.count; ++k) {
+      if (k + kAhead < segment.count) chains.Prefetch(segment.keys[k + kAhead]);
       const uint32_t i = segment.keys[k];
       if (chains.Add(i)) segment.keys[unique++] = i;
     }
