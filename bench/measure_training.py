@@ -199,11 +199,12 @@ class TableTrainer(Trainer):
         )
         self._table = tfra.Table(plan.dim, initializer="normal", optimizer=rule)
         self._gradients = gradients
+        self._rows = np.empty_like(gradients)
 
     def step(self, ids: Any) -> Any:
-        rows = self._table.lookup(ids)
+        self._table.lookup(ids, out=self._rows)
         self._table.apply_gradients(ids, self._gradients)
-        return rows
+        return self._rows
 
     def size(self) -> int:
         return len(self._table)

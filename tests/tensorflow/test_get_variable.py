@@ -88,6 +88,72 @@ def test_a_name_keeps_its_types(name: str, mode: str, change: dict[str, Any]) ->
         )  # fmt: skip
 
 
+def to_first(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+    """A partitioner that uses one shard."""
+    return tf.zeros_like(keys, tf.int32)
+
+
+class BareCreator(de.CuckooHashTableCreator):
+    """One without a config, as its constructor does nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+
+Ones, Zeros = tf.keras.initializers.Ones, tf.keras.initializers.Zeros
+ARGUMENTS = [
+    ("partitioner", to_first, None),
+    ("initializer", lambda shape, dtype: tf.ones(shape), lambda shape, dtype: tf.zeros(shape)),
+    ("initializer", Ones, Zeros),
+    ("initializer", Ones(), Zeros),
+    ("initializer", v1.ones_initializer, v1.zeros_initializer),
+    ("initializer", 0.5, lambda shape, dtype: tf.ones(shape)),
+    ("kv_creator", BareCreator(), None),
+]
+
+
+@pytest.mark.parametrize("turn", ["as listed", "the other way"])
+@pytest.mark.parametrize(("argument", "one", "other"), ARGUMENTS)
+def test_functions_and_classes_that_differ(
+    name: str, argument: str, one: Any, other: Any, turn: str
+) -> None:
+    first, second = (one, other) if turn == "as listed" else (other, one)
+
+    def get(value: Any) -> Any:
+        options = {} if value is None else {argument: value}
+        return de.get_variable(name, dim=2, devices=["/CPU:0"] * 2, **options)
+
+    variable = get(first)
+    with pytest.raises(ValueError, match=argument):
+        get(second)
+    assert get(first) is variable
+
+
+def test_functions_made_anew_are_the_same(name: str) -> None:
+    def get() -> Any:
+        return de.get_variable(
+            name,
+            initializer=lambda shape, dtype: tf.ones(shape, dtype),
+            partitioner=lambda keys, shard_num: tf.zeros_like(keys, tf.int32),
+            kv_creator=BareCreator(),
+        )
+
+    assert get() is get()
+
+
+def test_a_class_is_an_initializer_without_arguments(name: str) -> None:
+    assert de.get_variable(name, initializer=Ones) is de.get_variable(name, initializer=Ones())
+
+
+def test_tensors_of_a_graph_as_initializers(session: v1.Session) -> None:
+    variable = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
+    with pytest.raises(ValueError, match="initializer"):
+        de.get_variable("v", dim=2)
+    # What they will be is not known.
+    again = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
+    assert again is variable
+
+
 def test_scopes_are_part_of_the_name(session: v1.Session) -> None:
     plain = de.get_variable("v")
     with v1.variable_scope("a"):

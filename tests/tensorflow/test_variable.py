@@ -320,3 +320,12 @@ def test_restrict_asks_the_policy() -> None:
     variable.restrict(4, trigger=5)
     assert policy.received == {"trigger": 5}
     assert sorted(content(variable)) == [0, 1, 2, 3]
+
+
+def test_the_second_argument_of_lookup_may_be_a_name() -> None:
+    variable = de.Variable(dim=2, initializer=1.5)
+    for keys in ([3], [[3, 4]]):
+        assert np.all(variable.lookup(keys, "a_name").numpy() == 1.5)
+    values, exists = variable.lookup([3], True, "a_name")
+    assert values.shape == (1, 2)
+    assert not exists.numpy().any()

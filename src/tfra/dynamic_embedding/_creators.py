@@ -23,6 +23,8 @@ class KVCreator(abc.ABC):
         config: Settings that `create` uses.
     """
 
+    config: Any = None  # Of a subclass whose constructor does not call this one.
+
     def __init__(self, config: Any = None) -> None:
         self.config = config
 

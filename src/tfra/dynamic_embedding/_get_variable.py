@@ -154,13 +154,23 @@ def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two arguments mean the same; of functions, that can't be told."""
+    """Whether two arguments mean the same, as far as that can be told."""
     if one is other or (isinstance(one, Admission) and one == other):
         return True
     if isinstance(one, KVCreator):
         return type(one) is type(other) and one.config == other.config
+    # A class of initializers means one of them, made without arguments.
+    one, other = (it() if isinstance(it, type) else it for it in (one, other))
     if hasattr(one, "get_config") and hasattr(other, "get_config"):
         return type(one) is type(other) and one.get_config() == other.get_config()
-    if callable(one) and callable(other):
-        return True
+    if callable(one) or callable(other):
+        return type(one) is type(other) and _code(one) == _code(other)
+    if tf.is_symbolic_tensor(one) or tf.is_symbolic_tensor(other):
+        return type(one) is type(other)
     return np.array_equal(np.asarray(one), np.asarray(other))
+
+
+def _code(function: Any) -> tuple[Any, ...]:
+    """What a function does: one that is made anew for each call does the same as before."""
+    code = getattr(function, "__code__", None)
+    return (code.co_code, code.co_consts, code.co_names) if code else ()

@@ -340,6 +340,8 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
+        if isinstance(return_exists, str):  # lookup(keys, name), as it once was.
+            return_exists, name = False, return_exists
         if self._computed is None:
             return self._shards.read("lookup", keys, name, return_exists=return_exists)
         values, exists = self._shards.read("lookup", keys, name, return_exists=True)
