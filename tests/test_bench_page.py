@@ -31,7 +31,7 @@ def test_a_changed_result_changes_the_page(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(bench_page, "RESULTS", tmp_path)
     before = bench_page.generate()
     engine = json.loads((tmp_path / "engine.json").read_text())
-    engine["records"][0]["ratio"] = 0.77
+    next(record for record in engine["records"] if "rate" in record)["ratio"] = 0.77
     (tmp_path / "engine.json").write_text(json.dumps(engine))
     changed = [path.name for path, text in bench_page.generate().items() if before[path] != text]
     assert sorted(changed) == ["bench-engine.svg", "benchmarks.md"]

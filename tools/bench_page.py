@@ -98,7 +98,12 @@ def section(
 def engine(pages: Pages) -> list[str]:
     """The engine against raw loops."""
     results, rows, bars = read("engine"), [], []
-    for r in results["records"]:
+    workloads = ["lookup", "assign existing", "insert new", "apply Adam", "mixed", "memory"]
+
+    def place(r: Results) -> tuple[Any, ...]:
+        return r["dim"] != 32, workloads.index(r["workload"]), r["dim"], r["keys"]
+
+    for r in sorted(results["records"], key=place):
         size = f"{million(r['keys'])} keys, dim {r['dim']}"
         figure = f"{r['rate'] / 1e6:.1f} M keys/s" if "rate" in r else ""
         if "bytes_per_key" in r:
