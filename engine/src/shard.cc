@@ -121,21 +121,22 @@ void Shard::Tidy() {
 Status Shard::Replace(uint64_t count) {
   BucketArray* old = array_.load(std::memory_order_relaxed);
   const size_t bytes = BytesOf(count, columns_);
-  std::byte* pages = AllocatePages(bytes);
-  if (pages == nullptr) {
+  const auto out_of_memory = [&] {
     return Status::OutOfMemory("could not allocate " + std::to_string(bytes) +
                                " bytes for the index of " + std::to_string(shape_.KeysIn(count)) +
                                " keys");
-  }
+  };
+  std::byte* pages = AllocatePages(bytes);
+  if (pages == nullptr) return out_of_memory();
   std::unique_ptr<BucketArray> fresh;
   try {
     fresh.reset(new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_});
     Populate(*fresh, bytes);
     fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
     if (old != nullptr) strays_ = MoveEntries(*old, *fresh);
-  } catch (...) {
+  } catch (const std::bad_alloc&) {  // Before the first entry has moved.
     FreePages(pages, bytes);
-    throw;
+    return out_of_memory();
   }
   tidy_strays_ = strays_;
   array_.store(fresh.release());
