@@ -22,7 +22,9 @@ except ImportError as error:
 from tensorflow.python.eager import record
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.saved_model.save_context import in_save_context
+from tensorflow.python.trackable.resource import RestoredResource
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "SAVE_FOR_CHECKPOINT",
     "AutoTrackable",
     "ResourceVariable",
+    "RestoredResource",
     "Saveable",
     "in_plain_graph",
     "in_saved_model",
     "is_in_while_loop",
+    "load_as",
     "ops",
     "tape_may_record",
     "tf",
@@ -126,6 +130,17 @@ def write_plain_object(proto: Any) -> None:
     proto.user_object.identifier = "_generic_user_object"
     proto.user_object.version.producer = 1
     proto.user_object.version.min_consumer = 1
+
+
+def load_as(name: str, saved: type, loaded: type) -> None:
+    """Says which class the objects of another one are when a SavedModel is loaded.
+
+    Args:
+        name: What stands for both in the file.
+        saved: The class of what is saved, or a class above it.
+        loaded: The class of what is loaded, which is saved as this again.
+    """
+    register_serializable("tfra", name, lambda value: isinstance(value, (saved, loaded)))(loaded)
 
 
 class Saveable(SaveableObject):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,19 @@ def save(model: Model, folder: str) -> None:
     tf.saved_model.save(model, folder, signatures=signatures)
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids="{} shards".format)
+@pytest.fixture(scope="module", params=[(1, 1), (3, 1), (1, 2), (3, 3)], ids=str)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A SavedModel; the model it was made of was trained afterwards."""
-    model, folder = filled_model(request.param), str(tmp_path_factory.mktemp("saved"))
-    save(model, folder)
-    model.train(ids(5, 6), rows(2, -5.0))
+    """A SavedModel; the model it was made of was trained afterwards.
+
+    By the number of shards, and of times it was saved: each time what was loaded of the last.
+    """
+    shards, times = request.param
+    model = filled_model(shards)
+    for _ in range(times):
+        folder = str(tmp_path_factory.mktemp("saved"))
+        save(model, folder)
+        model.train(ids(5, 6), rows(2, -5.0))
+        model = tf.saved_model.load(folder)
     return folder
 
 
@@ -135,6 +143,22 @@ def test_a_checkpoint_of_a_loaded_model_holds_what_it_learned(tmp_path: Path) ->
     tf.train.Checkpoint(model=again).read(path).expect_partial()
     found = again.ask(ids(777, 5), tf.constant(["short"]))["users"]
     np.testing.assert_array_equal(found, [[18.0] * 4, [10.0] * 4])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_loaded_model_is_saved_again_as_it_is_now(shards: int, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    save(filled_model(shards), first)
+    loaded = tf.saved_model.load(first)
+    loaded.train(ids(777), rows(1, 9.0))
+    save(loaded, second)
+    gc.collect()
+    assert int(loaded.train(ids(1000), rows(1, 9.0))) == 102  # Alive, and still its own.
+    again = tf.saved_model.load(second)
+    found = again.ask(ids(777, 1000), tf.constant(["short"]))
+    np.testing.assert_array_equal(found["users"], [[18.0] * 4, [-2.0] * 4])
+    np.testing.assert_array_equal(found["words"], [[1.0, 2.0]])
+    assert int(again.train(ids(5), rows(1, 9.0))) == 101
 
 
 @pytest.mark.parametrize("shards", [1, 3])

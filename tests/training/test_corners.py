@@ -92,6 +92,10 @@ def test_a_subclassed_model_is_exported_with_its_rows(tmp_path: Path) -> None:
     model.export(str(tmp_path / "model"), input_signature=signature, verbose=False)
     served = tf.saved_model.load(str(tmp_path / "model"))
     assert served.serve(tf.constant(IDS)).numpy().tolist() == [[4, 6], [6, 8]]
+    tf.saved_model.save(served, str(tmp_path / "again"))
+    again = tf.saved_model.load(str(tmp_path / "again"))
+    for model in (served, again):
+        assert model.serve(tf.constant(IDS)).numpy().tolist() == [[4, 6], [6, 8]]
 
 
 def test_a_module_with_a_shadow_alone_is_saved_with_its_rows(tmp_path: Path) -> None:
@@ -100,9 +104,10 @@ def test_a_module_with_a_shadow_alone_is_saved_with_its_rows(tmp_path: Path) -> 
     module.shadow.params.upsert([1, 2], [[5.0], [6.0]])
     signature = [tf.TensorSpec([None], tf.int64)]
     module.lookup = tf.function(lambda ids: module.shadow.lookup(ids), input_signature=signature)
-    tf.saved_model.save(module, str(tmp_path))
-    loaded = tf.saved_model.load(str(tmp_path))
-    assert loaded.lookup(tf.constant([2, 1, 9], tf.int64)).numpy().tolist() == [[6], [5], [0]]
+    for folder in (str(tmp_path / "first"), str(tmp_path / "again")):
+        tf.saved_model.save(module, folder)
+        module = tf.saved_model.load(folder)
+        assert module.lookup(tf.constant([2, 1, 9], tf.int64)).numpy().tolist() == [[6], [5], [0]]
 
 
 def test_weights_of_a_model_take_tables_along() -> None:

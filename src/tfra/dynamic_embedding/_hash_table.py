@@ -6,10 +6,11 @@ import inspect
 import uuid
 from typing import Any
 
-from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, ops, tf
+from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, load_as, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import content_of, export_tables
 from tfra.dynamic_embedding._initializers import ConstantRow, NewRows, RandomRows, constant_row
+from tfra.dynamic_embedding._loaded import LoadedTable
 from tfra.dynamic_embedding._shown_tables import ShownTables
 from tfra.dynamic_embedding._table_saving import TableSaving
 from tfra.dynamic_embedding._table_training import TableTraining
@@ -388,6 +389,9 @@ class HashTable(
         """
         with self._ready():
             return ops.tfra_size(self.resource_handle, name=name)
+
+
+load_as("Table", HashTable, LoadedTable)
 
 
 def _host_of(device: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, tf
+from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, load_as, tf
 from tfra._upkeep import checked_min_norm, checked_ttl
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
@@ -19,6 +19,7 @@ from tfra.dynamic_embedding._content import Content, content_of, export_tables
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, NewRows, constant_row, initial_rows
+from tfra.dynamic_embedding._loaded import LoadedVariable
 from tfra.dynamic_embedding._restrict_policies import make_policy, needs_usage
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
 from tfra.dynamic_embedding._shown_tables import ShownTables
@@ -439,6 +440,9 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
         arguments.check_rows(keys, values, row_shape, what)
         return arguments.assert_rows(keys, values, row_shape, what)
+
+
+load_as("Variable", Variable, LoadedVariable)
 
 
 def _devices(devices: str | Sequence[str] | None) -> list[str]:
