@@ -19,6 +19,7 @@ except ImportError as error:
         "Install it with: pip install 'tfra[tensorflow]'"
     ) from error
 
+from tensorflow.python.checkpoint.tensor_callable import Callable as TensorToSave
 from tensorflow.python.eager import record
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -34,6 +35,7 @@ __all__ = [
     "ResourceVariable",
     "RestoredResource",
     "Saveable",
+    "TensorToSave",
     "in_plain_graph",
     "in_saved_model",
     "is_in_while_loop",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfra._tf import ops, tf
+from tfra._tf import TensorToSave, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 
 if TYPE_CHECKING:
@@ -59,6 +60,44 @@ def content_of(tables: Sequence[HashTable]) -> Content:
     for name in WAITING:
         content[name] = _concat([getattr(part, name.removeprefix("waiting_")) for part in parts])
     return content
+
+
+def content_when_written(
+    tables: Sequence[HashTable], content: Callable[[], Content], types: dict[str, tf.DType]
+) -> dict[str, Any]:
+    """Returns what a checkpoint takes for the tensors of `content()`, which it calls to write them.
+
+    TensorFlow asks what would be saved before it restores, too: then the tables are not copied.
+
+    Args:
+        tables: Whose content it is.
+        content: Returns the tensors, by name.
+        types: The names and dtypes of what it returns.
+    """
+    if not tf.executing_eagerly():
+        return content()
+    groups = _by_device(tables)
+    device = groups[0][0].resource_handle.device if len(groups) == 1 else tf.zeros([]).device
+    taken = _Taken(content)
+    return {
+        name: TensorToSave(functools.partial(taken.tensor, name), dtype, device)
+        for name, dtype in types.items()
+    }
+
+
+class _Taken:
+    """Content of one moment, taken when the first of its tensors is asked for."""
+
+    def __init__(self, content: Callable[[], Content]) -> None:
+        self._content = content
+        self._by_graph: dict[Any, Content] = {}
+
+    def tensor(self, name: str) -> tf.Tensor:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph not in self._by_graph:
+            with tf.device(None):
+                self._by_graph[graph] = self._content()
+        return self._by_graph[graph][name]
 
 
 def require_length(content: Content, table: HashTable) -> None:

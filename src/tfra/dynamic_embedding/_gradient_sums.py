@@ -88,6 +88,11 @@ class GradientSums:
         return [] if restored is None else [restored]
 
 
+def sum_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:
+    """Returns the dtypes of what `GradientSums.content` returns."""
+    return {"sum_keys": key_dtype, "sums": arguments.compute_dtype(value_dtype)}
+
+
 def no_sums(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Content:
     """Returns the content of sums of no keys."""
     keys = tf.constant([], key_dtype)

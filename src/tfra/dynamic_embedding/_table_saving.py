@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tfra._tf import ops, tf
-from tfra.dynamic_embedding._content import Content, content_of, require_length
+from tfra.dynamic_embedding._content import (
+    Content,
+    content_of,
+    content_types,
+    content_when_written,
+    require_length,
+)
 
 
 class TableSaving:
@@ -13,11 +19,17 @@ class TableSaving:
 
     # Of the table.
     resource_handle: tf.Tensor
+    key_dtype: tf.DType
+    value_dtype: tf.DType
     _checkpoint: bool
     _create_at: Any
 
-    def _serialize_to_tensors(self) -> Content:
-        return content_of([self]) if self._checkpoint else {}  # type: ignore[list-item]
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        if not self._checkpoint:
+            return {}
+        tables: list[Any] = [self]
+        types = content_types(self.key_dtype, self.value_dtype)
+        return content_when_written(tables, lambda: content_of(tables), types)
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()

@@ -15,7 +15,13 @@ from tfra._upkeep import checked_min_norm, checked_ttl
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._content import Content, content_of, export_tables
+from tfra.dynamic_embedding._content import (
+    Content,
+    content_of,
+    content_types,
+    content_when_written,
+    export_tables,
+)
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, NewRows, constant_row, initial_rows
@@ -204,8 +210,11 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         object_map[self] = exported
         return []
 
-    def _serialize_to_tensors(self) -> Content:
-        return self.content() if self.checkpoint else {}
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        if not self.checkpoint:
+            return {}
+        types = {**content_types(self._key_dtype, self._value_dtype), **self._types_of_sums()}
+        return content_when_written(self.tables, self.content, types)
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore(restored_tensors) if self.checkpoint else tf.no_op()

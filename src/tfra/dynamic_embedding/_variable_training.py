@@ -9,7 +9,7 @@ from typing import Any
 from tfra._tf import in_plain_graph, in_saved_model, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content
-from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums
+from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums, sum_types
 from tfra.dynamic_embedding._rules import Claimant, CustomRule
 from tfra.dynamic_embedding._shards import Shards
 
@@ -107,6 +107,11 @@ class VariableTraining:
         if self._sums is None or in_saved_model():  # A SavedModel is not trained.
             return no_sums(self._key_dtype, self._value_dtype, self._dim)
         return self._sums.content()
+
+    def _types_of_sums(self) -> dict[str, tf.DType]:
+        if not self._value_dtype.is_floating:
+            return {}
+        return sum_types(self._key_dtype, self._value_dtype)
 
     def _restore_sums(self, content: Content) -> list[Any]:
         if not self._value_dtype.is_floating or in_saved_model() or in_plain_graph():

@@ -1,7 +1,7 @@
-"""What saving and restoring takes: python checkpoint_memory.py save|restore PATH ROWS SHARDS
+"""What saving and restoring takes: checkpoint_memory.py save|restore|replace PATH ROWS SHARDS
 
 Prints the bytes of the table and the most that the process grew by, from before the table was
-filled (restore), or from when it was full (save).
+filled (restore), or from when it was full (save; replace, which restores into a full table).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def main() -> None:
     warm_up(shards)
     empty = memory()
     variable, checkpoint = make(shards)
-    if action == "save":
+    if action != "restore":
         fill(variable, count)
-        full = memory()
-        reset_peak_memory()
+    before = full = memory()
+    reset_peak_memory()
+    if action == "save":
         checkpoint.write(path)
-        peak = memory("VmHWM") - full
     else:
-        reset_peak_memory()
         checkpoint.read(path).assert_consumed()
-        peak = memory("VmHWM") - empty
+    peak = memory("VmHWM") - before
+    if action != "save":
         full = memory()
         check(variable, count)
     print(json.dumps({"table": full - empty, "peak": peak}))
