@@ -92,6 +92,7 @@ WRONG_CALLS: list[tuple[Any, str, Any]] = [
     (TypeError, "score_at_least", lambda t: t.size_if(score_at_least=0.5)),
     (TypeError, "score_at_least", lambda t: t.size_if(tf.constant([1, 2]))),
     (ValueError, "split_size", lambda t: t.export_keys_and_scores(0)),
+    (ValueError, "split_size", lambda t: t.export_with_scores(0)),
     (ValueError, "keys", lambda t: t.reserve(-1)),
     (ValueError, "EPOCHLRU", lambda t: t.set_epoch(1)),
     (tf.errors.InvalidArgumentError, "0 or more", lambda t: t.assign_scores([1], [-1])),

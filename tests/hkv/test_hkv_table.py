@@ -192,6 +192,28 @@ def test_keys_and_scores_in_parts(split_size: int, mode: Mode) -> None:
     found, scores = mode.run(lambda: table.export_keys_and_scores(split_size))
     assert found.tolist() == scores.tolist()
     assert sorted(found.tolist()) == list(range(200))
+    found, values, scores = mode.run(lambda: table.export_with_scores(split_size))
+    assert found.tolist() == scores.tolist()
+    assert sorted(found.tolist()) == list(range(200))
+    assert values.shape == (200, 1)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_keys_and_scores_of_a_variable(shards: int, mode: Mode) -> None:
+    config = de.HkvHashTableConfig(
+        evict_strategy=Strategy.CUSTOMIZED, gen_scores_fn=lambda keys: keys + 7
+    )
+    creator = de.HkvHashTableCreator(config=config)
+    variable = de.Variable(dim=2, devices=["/CPU:0"] * shards, kv_creator=creator)
+    mode.run(lambda: variable.upsert(tf.range(200, dtype=tf.int64), tf.zeros([200, 2])))
+    found, scores = mode.run(lambda: variable.export_keys_and_scores(50))
+    assert sorted(found.tolist()) == list(range(200))
+    assert (found + 7).tolist() == scores.tolist()
+
+
+def test_a_variable_without_scores_says_so() -> None:
+    with pytest.raises(TypeError, match=r"HkvHashTableCreator.*CuckooHashTable"):
+        de.Variable().export_keys_and_scores(1)
 
 
 def test_reserve_leaves_the_bound(mode: Mode) -> None:

@@ -275,8 +275,20 @@ class ScoredTable:
             )
         return self._exported(found.keys, found.values, found.scores)
 
-    def export_with_scores(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns all keys, their values and their scores, in no particular order."""
+    def export_with_scores(
+        self, split_size: Any = None, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns all keys, their values and their scores, in no particular order.
+
+        Args:
+            split_size: Accepted: the result is the only copy of the table there is, in any case.
+            name: A name for the operation (optional).
+
+        Raises:
+            ValueError: If `split_size` is less than 1.
+        """
+        if split_size is not None:
+            _count(split_size, "split_size", at_least=1)
         with self._ready():
             found = ops.tfra_export_scores(
                 [self.resource_handle], Tk=self._key_dtype, Tv=self._value_dtype, name=name

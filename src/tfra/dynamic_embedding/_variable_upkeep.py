@@ -67,6 +67,31 @@ class VariableUpkeep:
             return None
         return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
 
+    def export_keys_and_scores(
+        self, split_size: Any, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns all keys and their scores, of a Variable of `HkvHashTable`s.
+
+        Args:
+            split_size: The tables are gone through in parts of about so many rows: the values of
+                one part are all that is in memory beside the result.
+            name: A name for the operation (optional).
+
+        Raises:
+            TypeError: If the tables have no scores.
+            ValueError: If `split_size` is less than 1.
+        """
+        tables = self._shards.tables
+        if not all(hasattr(table, "export_keys_and_scores") for table in tables):
+            raise TypeError(
+                f"`export_keys_and_scores` needs tables with scores, those of a "
+                f"`kv_creator=HkvHashTableCreator()`. {self.name} has: {type(tables[0]).__name__}"
+            )
+        with tf.name_scope(name or "export_keys_and_scores"):
+            parts = [table.export_keys_and_scores(split_size) for table in tables]
+            keys, scores = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
+        return keys, scores
+
     def expire(
         self, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
     ) -> tf.Tensor:
