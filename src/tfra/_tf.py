@@ -21,6 +21,7 @@ except ImportError as error:
 
 from tensorflow.python.checkpoint.tensor_callable import Callable as TensorToSave
 from tensorflow.python.eager import record
+from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.saved_model.registration import register_serializable
@@ -36,6 +37,7 @@ __all__ = [
     "RestoredResource",
     "Saveable",
     "TensorToSave",
+    "eager_mode",
     "in_plain_graph",
     "in_saved_model",
     "is_in_while_loop",

@@ -32,7 +32,7 @@ def test_memory_comes_back(scenario: str, count: int) -> None:
     assert grown.get("saved and dropped", 0) < 0.1 * count * ROW_BYTES
 
 
-@pytest.mark.parametrize("scenario", ["many_variables", "many_sessions"])
+@pytest.mark.parametrize("scenario", ["many_variables", "many_sessions", "many_saved_models"])
 def test_tables_made_again_and_again_take_the_memory_of_one(scenario: str) -> None:
     count = 1_500_000
     grown = measure_program("lifetime", scenario, count)

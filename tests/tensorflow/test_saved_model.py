@@ -161,6 +161,19 @@ def test_a_loaded_model_is_saved_again_as_it_is_now(shards: int, tmp_path: Path)
     assert int(again.train(ids(5), rows(1, 9.0))) == 101
 
 
+def test_functions_of_a_model_keep_its_tables(tmp_path: Path) -> None:
+    model = tf.Module()
+    model.users = de.Variable(dim=4, devices=cpu_devices(3))
+    model.users.upsert(ids(5), rows(1, 3.0))
+    model.ask = tf.function(lambda users: model.users.lookup(users), input_signature=[USERS_SPEC])
+    tf.saved_model.save(model, str(tmp_path))
+    ask = tf.saved_model.load(str(tmp_path)).ask
+    signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    gc.collect()
+    for found in (ask(ids(5)), signature(users=ids(5))["output_0"]):
+        np.testing.assert_array_equal(found, [[3.0] * 4])
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_model_saved_by_a_session(shards: int, tmp_path: Path) -> None:
     folder = str(tmp_path / "model")

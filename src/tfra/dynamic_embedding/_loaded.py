@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
-from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, RestoredResource, tf
+from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, RestoredResource, eager_mode, tf
 
 
 class LoadedTable(RestoredResource):  # type: ignore[misc]
-    """A table of a SavedModel: the functions it was saved with make, restore and destroy it."""
+    """A table of a SavedModel: the functions that it was saved with make and restore it.
 
-    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
-        handles = super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
-        # A copy of this object, made for the graph; when it goes, the table must not.
-        object_map[self]._destroy_resource = tf.no_op
-        return handles
+    It goes with its handle, which functions of the model hold that are kept for themselves. It does
+    not go with this object: TensorFlow copies it to save it again. And not by the function that it
+    was saved with, which may be gone before.
+    """
+
+    @property
+    def resource_handle(self) -> tf.Tensor:
+        """The handle of the table, which is made when first asked for."""
+        is_new = self._resource_handle is None
+        handle = super().resource_handle
+        if is_new and tf.executing_eagerly():
+            going = weakref.finalize(handle, _destroy, tf.identity(handle))
+            going.atexit = False
+        return handle
+
+    def __del__(self) -> None:
+        pass
+
+
+def _destroy(handle: tf.Tensor) -> None:
+    with eager_mode():
+        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 class LoadedVariable(AutoTrackable):  # type: ignore[misc]

@@ -5,6 +5,7 @@ Prints the bytes that the process had grown by at each moment the scenario names
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -130,6 +131,30 @@ def many_sessions(count: int, grown: Callable[[str], None], times: int = 30) -> 
                 session.run(upsert, {keys: some})
             assert session.run(size) == count // times
     del variable, session, keys, upsert, size
+    grown("dropped")
+
+
+def many_saved_models(count: int, grown: Callable[[str], None], times: int = 6) -> None:
+    module = tf.Module()
+    module.table = make()
+    fill(module.table, count // times)
+    signature = [tf.TensorSpec([None], tf.int64)]
+    module.lookup = tf.function(module.table.lookup, input_signature=signature)
+    keys, numbers = next(batches(1000))
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        tf.saved_model.save(module, first)
+        del module
+        for _ in range(times):
+            loaded = tf.saved_model.load(first)
+            lookup = loaded.lookup
+            tf.saved_model.save(loaded, second)
+            del loaded
+            # A function of the model holds the table, the loaded object is not needed.
+            gc.collect()
+            assert (lookup(keys).numpy() == numbers[:, None]).all()
+            del lookup
+            loaded = tf.saved_model.load(first)
+            del loaded  # Before it was used, and before anything was collected.
     grown("dropped")
 
 
