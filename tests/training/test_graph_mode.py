@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -224,6 +225,118 @@ def test_rows_and_slots_of_absent_keys_stay(session: v1.Session, name: str, rule
         touched |= set(batch.tolist())
         np.testing.assert_allclose(session.run(found), rows, rtol=1e-4, atol=1e-5)
         assert session.run(size) == len(touched)
+
+
+@pytest.fixture(scope="module")
+def servers() -> list[Any]:
+    """Two parameter servers and a worker."""
+    sockets = [socket.socket() for _ in range(3)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    names = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    cluster = tf.train.ClusterSpec({"ps": names[:2], "worker": names[2:]})
+    tasks = [("ps", 0), ("ps", 1), ("worker", 0)]
+    return [v1.train.Server(cluster, job, index) for job, index in tasks]
+
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "by rule": lambda cluster: v1.train.replica_device_setter(
+        cluster=cluster, worker_device="/job:worker/task:0"
+    ),
+    "on the worker": lambda _: "/job:worker/task:0",
+    "anywhere": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ["GradientDescent", "Adam"])
+def test_tables_on_parameter_servers(servers: list[Any], name: str, place: str, count: int) -> None:
+    def make_step(program: Program) -> Any:
+        return de.DynamicEmbeddingOptimizer(OPTIMIZERS[name]()).minimize(program.loss)
+
+    batches = make_batches(STEPS)
+    expected = dense_result(make_step, batches)
+    worker = servers[-1]
+    devices = [f"/job:ps/replica:0/task:{task}/CPU:0" for task in (1, 0)[:count]]
+    with tf.Graph().as_default(), v1.device(PLACES[place](worker.server_def.cluster)):
+        # The tables of another test are there still.
+        program = Program(devices=devices, name=f"{name}_{place.replace(' ', '_')}_{count}")
+        step, sizes = make_step(program), [program.table.size(i) for i in range(count)]
+        with v1.Session(worker.target) as session:
+            program.run(session, step, batches)
+            np.testing.assert_allclose(session.run(program.scale), expected[1], rtol=1e-5)
+            np.testing.assert_allclose(session.run(program.rows), expected[0], rtol=1e-5, atol=1e-5)
+            assert sum(session.run(sizes)) == COUNT
+
+
+def test_tables_on_several_devices() -> None:
+    def make_step(program: Program) -> Any:
+        return de.DynamicEmbeddingOptimizer(OPTIMIZERS["Adam"]()).minimize(program.loss)
+
+    batches = make_batches(STEPS)
+    expected = dense_result(make_step, batches)
+    config = v1.ConfigProto(device_count={"CPU": 2})
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        program = Program(devices=["/CPU:0", "/CPU:1"])
+        program.run(session, make_step(program), batches)
+        check(session, program, expected)
+
+
+def test_a_variable_that_is_not_trainable_stays(session: v1.Session) -> None:
+    frozen = variable(trainable=False)
+    rows = de.embedding_lookup(frozen, tf.constant(KEYS))
+    scale = v1.get_variable("scale", initializer=np.ones(DIM, np.float32), use_resource=True)
+    optimizer = de.DynamicEmbeddingOptimizer(v1.train.GradientDescentOptimizer(0.1))
+    step = optimizer.minimize(tf.reduce_sum(rows * scale))
+    session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+    before = session.run(rows)
+    session.run(step)
+    np.testing.assert_array_equal(session.run(rows), before)
+    assert session.run(frozen.size()) == 0
+    assert np.abs(session.run(scale) - 1.0).min() > 0
+    assert v1.trainable_variables() == [scale]
+
+
+def test_a_dense_gradient_is_refused(session: v1.Session) -> None:
+    rows, trainable = de.embedding_lookup(
+        variable(), tf.constant([1], tf.int64), return_trainable=True
+    )
+    gradient = tf.gradients(tf.reduce_sum(rows), rows)[0]
+    optimizer = de.DynamicEmbeddingOptimizer(v1.train.GradientDescentOptimizer(0.1))
+    with pytest.raises(TypeError, match="IndexedSlices"):
+        optimizer.apply_gradients([(gradient, trainable)])
+
+
+class AssigningOptimizer(v1.train.Optimizer):  # type: ignore[misc]
+    """Momentum by the methods of variables, as users write optimizers."""
+
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="Assigning")
+
+    def _create_slots(self, var_list: Any) -> None:
+        for one in var_list:
+            self._zeros_slot(one, "sum", self._name)
+
+    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+        total = self.get_slot(var, "sum")
+        added = total.assign_add(grad)
+        with tf.control_dependencies([added]):
+            return var.assign_sub(0.1 * tf.convert_to_tensor(total.read_value()))
+
+
+def test_an_optimizer_that_assigns() -> None:
+    def make_step(program: Program) -> Any:
+        return de.DynamicEmbeddingOptimizer(AssigningOptimizer()).minimize(program.loss)
+
+    batches = make_batches(STEPS)
+    expected = dense_result(make_step, batches)
+    with tf.Graph().as_default(), v1.Session() as session:
+        program = Program()
+        program.run(session, make_step(program), batches)
+        check(session, program, expected)
 
 
 def test_several_lookups_of_one_table(session: v1.Session) -> None:

@@ -149,6 +149,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
                 autocast=False,
                 name=re.sub(r"[/:]", "_", name),
             )
+        self.trainable = trainable and params.trainable  # It may become so later.
         self._params = lambda: params
         self.max_norm = max_norm
         self._lookups = 0
@@ -251,11 +252,14 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     def __init__(self, params: Variable, name: str) -> None:
         keys = tf.compat.v1.GraphKeys
+        collections = [keys.LOCAL_VARIABLES]
+        if params.trainable:
+            collections.append(keys.TRAINABLE_VARIABLES)
         super().__init__(
             # One row, by which optimizers show what their slots start with.
             initial_value=lambda: tf.zeros([1, params.dim], params.value_dtype),
-            trainable=True,
-            collections=[keys.LOCAL_VARIABLES, keys.TRAINABLE_VARIABLES],
+            trainable=params.trainable,
+            collections=collections,
             name=name,
         )
         self._params = lambda: params
@@ -263,7 +267,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""
-        return model_mode.get_model_mode() == model_mode.ModelMode.TRAIN
+        return self.trainable and model_mode.get_model_mode() == model_mode.ModelMode.TRAIN
 
     def gradient_target(self) -> tf.Tensor:
         """The handle that gradients are taken with respect to."""
@@ -309,8 +313,8 @@ def gradient_of_stand_in(op: Any, keys: tf.Tensor, gradients: tf.Tensor) -> tf.I
             "Gradients of rows can't be taken in the body of a tf.while_loop, whose gradient adds "
             "up tensors of one shape. Look the rows up before the loop."
         )
-    # The shape of the stand-in, which tf.cond wants to know.
-    shape = tf.constant([0, gradients.shape[-1]], tf.int32)
+    # No number of rows: what would make a dense tensor of it, and lose rows, is an error.
+    shape = tf.constant([-1, gradients.shape[-1]], tf.int32)
     return tf.IndexedSlices(gradients, keys, shape)
 
 
@@ -320,6 +324,7 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
     In a graph of TF1 style, it is one of the graph's trainable variables. What is one already is
     returned as it is.
     """
+    params = only_one(params)
     if isinstance(params, TrainableWrapper):
         return params
     _check_params(params)
@@ -329,12 +334,17 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
         if found is None:
             name = f"{params.name}_shadow"
             if owner is None:
-                found = ShadowVariable(params, name, trainable=params.trainable)
+                found = ShadowVariable(params, name)
             else:
                 found = GraphTrainableWrapper(params, name)
             found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
             params.stand_ins[owner] = found
         return found
+
+
+def only_one(params: Any) -> Any:
+    """Returns what a list of one holds, and anything else as it is."""
+    return params[0] if isinstance(params, (list, tuple)) and len(params) == 1 else params
 
 
 def check_max_norm(max_norm: float | None) -> None:

@@ -36,8 +36,32 @@ class _Rows:
         )
         self.assigned = tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
+    @property
+    def device(self) -> str:
+        return self.handle.device
+
     def get_shape(self) -> tf.TensorShape:
         return self.shape
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return tf.raw_ops.AssignVariableOp(resource=self.handle, value=self._tensor(value))
+
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=self._tensor(delta))
+
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+        return tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=self._tensor(delta))
+
+    def _tensor(self, value: Any) -> tf.Tensor:
+        return tf.convert_to_tensor(value, self.dtype)
+
+    def read_value(self) -> tf.Tensor:
+        return self.read()
+
+    value = read_value
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return self.read()
 
     def read(self) -> tf.Tensor:
         """What it is after the ops that the context waits for."""
@@ -110,9 +134,25 @@ class TrainsTables(_Base):  # type: ignore[misc]
             return var.slots[name]
         return super().get_slot(var, name)
 
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        if isinstance(handle, TrainableWrapper):
+            raise TypeError(
+                f"The gradient of {handle.params.name!r} must be tf.IndexedSlices, as tf.gradients "
+                f"gives it for the trainable. Received: {grad!r}"
+            )
+        return super()._resource_apply_dense(grad, handle)
+
     def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
         if not isinstance(handle, TrainableWrapper):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+        if tf.executing_eagerly():
+            return self._update_table(grad, handle, indices)
+        # Where the tables are, and not where the optimizer believes its variable is.
+        graph = tf.compat.v1.get_default_graph()
+        with graph.colocate_with(None, ignore_existing=True):
+            return self._update_table(grad, handle, indices)
+
+    def _update_table(self, grad: Any, handle: TrainableWrapper, indices: Any) -> Any:
         if isinstance(handle, ShadowVariable):
             handle.note_step()
         params = handle.params

@@ -173,6 +173,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 distribute_strategy=given["distribute_strategy"],
             )
         self._params = params
+        shadow.trainable = True
         self._shadow = shadow  # Keras takes it among those that may be trained,
         shadow.trainable = self.trainable  # as it does for layers that are frozen now.
 
