@@ -193,6 +193,55 @@ def test_empty_rows_and_weights_that_do_not_count(
     assert_close(found, expected)
 
 
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_all_dimensions_of_sparse_ids_but_the_first_are_combined(combiner: str) -> None:
+    ids, weights = SAFE_CASES["three dimensions"]
+    expected = tf.nn.embedding_lookup_sparse(ROWS, as_int64(ids), weights, combiner=combiner)
+    assert expected.shape == (2, DIM)
+    variable = filled()
+
+    def look_up(ids: tf.SparseTensor, weights: tf.SparseTensor) -> tf.Tensor:
+        rows = de.embedding_lookup_sparse(variable, ids, weights, combiner=combiner)
+        assert rows.shape.rank == 2
+        assert rows.shape[1] == DIM
+        return rows
+
+    arguments = keyed(as_int64(ids)), weights
+    assert_close(look_up(*arguments), expected)
+    unknown = [tf.SparseTensorSpec(None, tf.int64), tf.SparseTensorSpec(None, tf.float32)]
+    assert_close(tf.function(look_up, input_signature=unknown)(*arguments), expected)
+
+
+@pytest.mark.parametrize("look_up", [de.embedding_lookup, de.embedding_lookup_unique])
+def test_values_that_are_not_trained(look_up: Any) -> None:
+    for dtype, values in (("int32", [[1, 2], [3, 4]]), ("string", [["a", "b"], ["c", "d"]])):
+        variable = de.Variable(value_dtype=dtype, dim=2)
+        variable.upsert([5, 6], tf.constant(values, dtype))
+        expected = tf.gather(tf.constant(values, dtype), [[1, 0], [1, 1]]).numpy().tolist()
+        assert look_up(variable, [[6, 5], [6, 6]]).numpy().tolist() == expected
+        with pytest.raises(TypeError, match="floating"):
+            look_up(variable, [5], return_trainable=True)
+
+
+@pytest.mark.parametrize("look_up", [de.embedding_lookup, de.embedding_lookup_unique])
+def test_params_may_be_a_list_of_one(look_up: Any) -> None:
+    variable = filled()
+    assert_close(look_up([variable], KEYS[:3]), look_up(variable, KEYS[:3]))
+    with pytest.raises(TypeError, match="params"):
+        look_up([variable, variable], KEYS[:3])
+
+
+@pytest.mark.parametrize("key", [3, -3])
+def test_gradients_do_not_become_dense_and_empty(key: int) -> None:
+    variable = de.Variable(dim=2, initializer=1.0)
+    with tf.GradientTape() as tape:
+        rows, trainable = de.embedding_lookup(variable, [key], return_trainable=True)
+    gradient = tape.gradient(rows, trainable)
+    for change in (tf.convert_to_tensor, lambda g: tf.multiply(g, 0.5), tf.math.is_nan):
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="negative"):
+            change(gradient)
+
+
 @pytest.mark.parametrize("case", SAFE_CASES)
 def test_lookups_in_a_function_know_their_width(params: Any, case: str) -> None:
     ids, weights = SAFE_CASES[case]

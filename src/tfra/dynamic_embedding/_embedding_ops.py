@@ -8,7 +8,7 @@ from typing import Any
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._pooling import FUSED_COMBINERS, Bags
-from tfra.dynamic_embedding._stand_in import TrainableWrapper, stand_in_of
+from tfra.dynamic_embedding._stand_in import TrainableWrapper, only_one, stand_in_of
 from tfra.dynamic_embedding._variable import Variable
 
 Params = Variable | TrainableWrapper
@@ -51,6 +51,9 @@ def embedding_lookup(
     Raises:
         TypeError: If `ids` are not of the key type, or `params` is something else.
     """
+    params = only_one(params)
+    if _has_no_gradient(params) and not return_trainable:
+        return params.lookup(ids)
     stand_in = stand_in_of(params)
     ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
     rows = stand_in.lookup(ids, max_norm=max_norm)
@@ -80,13 +83,16 @@ def embedding_lookup_unique(
     Returns:
         A tensor of shape `ids.shape + [dim]`; see `embedding_lookup`.
     """
-    stand_in = stand_in_of(params)
-    ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
+    params = only_one(params)
+    if not _has_no_gradient(params) or return_trainable:
+        params = stand_in_of(params)
+    variable = params if isinstance(params, Variable) else params.params
+    ids = arguments.keys_tensor(ids, variable.key_dtype)
     unique, numbers = tf.unique(tf.reshape(ids, [-1]))
-    rows = stand_in.lookup(unique, max_norm=max_norm)
+    rows = embedding_lookup(params, unique, max_norm=max_norm)
     rows = tf.gather(rows, tf.reshape(numbers, tf.shape(ids)))
-    rows = tf.ensure_shape(rows, ids.shape.concatenate([stand_in.params.dim]))
-    return (rows, stand_in) if return_trainable else rows
+    rows = tf.ensure_shape(rows, ids.shape.concatenate([variable.dim]))
+    return (rows, params) if return_trainable else rows
 
 
 def embedding_lookup_sparse(
@@ -99,7 +105,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     return_trainable: bool = False,
 ) -> Any:
-    """Looks up the rows of sparse or ragged ids and combines them along the last dimension.
+    """Looks up the rows of sparse or ragged ids and combines those of each row.
 
     Like `tf.nn.embedding_lookup_sparse`; rows without ids give zeros.
 
@@ -112,7 +118,8 @@ def embedding_lookup_sparse(
 
     Args:
         params: A `Variable`, or what stands for one.
-        sp_ids: A `tf.SparseTensor` in row-major order, or a `tf.RaggedTensor`.
+        sp_ids: A `tf.SparseTensor` in row-major order, whose rows are along its first dimension;
+            or a `tf.RaggedTensor`, whose rows are its innermost.
         sp_weights: None, or weights for the ids, of the same kind and shape.
         partition_strategy: Not used.
         name: Not used.
@@ -122,12 +129,33 @@ def embedding_lookup_sparse(
         return_trainable: Whether to return the trainable too.
 
     Returns:
-        A tensor of shape `sp_ids.shape[:-1] + [dim]`; see `embedding_lookup`.
+        A tensor of shape `[sp_ids.shape[0], dim]`, or `sp_ids.shape[:-1] + [dim]` if they are
+        ragged; see `embedding_lookup`.
 
     Raises:
         TypeError: If `sp_ids` or `sp_weights` are of another kind.
         ValueError: If there is no such combiner.
     """
+    _check_kinds(sp_ids, sp_weights)
+    if isinstance(sp_ids, tf.SparseTensor) and sp_ids.shape.rank != 2:
+        # All dimensions but the first are one.
+        shape = sp_ids.dense_shape
+        matrix = tf.stack([shape[0], tf.reduce_prod(shape[1:])])
+        sp_ids = tf.sparse.reshape(sp_ids, matrix)
+        if sp_weights is not None:
+            sp_weights = tf.sparse.reshape(sp_weights, matrix)
+    return _lookup_bags(params, sp_ids, sp_weights, combiner, max_norm, return_trainable)
+
+
+def _lookup_bags(
+    params: Params,
+    sp_ids: Any,
+    sp_weights: Any,
+    combiner: str,
+    max_norm: float | None,
+    return_trainable: bool,
+) -> Any:
+    """Combines rows along the last dimension, whatever the rank."""
     if combiner not in FUSED_COMBINERS:
         raise ValueError(
             f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
@@ -182,16 +210,7 @@ def safe_embedding_lookup_sparse(
         weights = tf.sparse.retain(weights, positive)
     if default_id is not None:
         ids, weights = _fill_empty_rows(ids, weights, default_id)
-    return embedding_lookup_sparse(
-        embedding_weights,
-        ids,
-        weights,
-        partition_strategy,
-        name,
-        combiner,
-        max_norm,
-        return_trainable,
-    )
+    return _lookup_bags(embedding_weights, ids, weights, combiner, max_norm, return_trainable)
 
 
 def trainable_wrapper_filter(
@@ -213,6 +232,10 @@ def trainable_wrapper_filter(
     for item in iterable_object_in:
         (tables if is_table(item) else others).append(item)
     return tuple(others), tuple(tables)
+
+
+def _has_no_gradient(params: Any) -> bool:
+    return isinstance(params, Variable) and not params.value_dtype.is_floating
 
 
 def _bags(ids: Any, weights: Any, dtype: tf.DType) -> Bags:
