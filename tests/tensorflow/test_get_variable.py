@@ -170,6 +170,19 @@ def test_scopes_are_part_of_the_name(session: v1.Session) -> None:
     assert session.run(in_a_b.lookup([2, 3])).tolist() == [[2.0], [0.0]]
 
 
+def test_scopes_are_part_of_the_name_in_eager_mode(name: str) -> None:
+    plain = de.get_variable(name)
+    with v1.variable_scope("user"):
+        user = de.get_variable(name)
+    with v1.variable_scope("item"):
+        item = de.get_variable(name, dim=3)
+    with v1.variable_scope("user"):
+        assert de.get_variable(name) is user
+    assert [plain.name, user.name, item.name] == [name, f"user/{name}", f"item/{name}"]
+    user.upsert([1], [[1.0]])
+    assert [int(variable.size()) for variable in (plain, user, item)] == [0, 1, 0]
+
+
 @pytest.mark.parametrize("reuse", [True, v1.AUTO_REUSE], ids=["True", "AUTO_REUSE"])
 def test_scopes_that_reuse(session: v1.Session, reuse: Any) -> None:
     with v1.variable_scope("scope"):

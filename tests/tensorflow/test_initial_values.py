@@ -100,6 +100,20 @@ def test_a_function_may_take_the_shape_only(devices: Any) -> None:
     assert_tensor(variable.lookup([[1, 2, 3]]), np.full((1, 3, 2), 5, np.float32))
 
 
+@pytest.mark.parametrize("made", [0.25, [0.25, 0.25]], ids=["number", "row"])
+def test_a_function_may_take_nothing(made: Any, devices: Any) -> None:
+    variable = de.Variable(dim=2, devices=devices, initializer=lambda: made)
+    assert_tensor(variable.lookup([[1, 2, 3]]), np.full((1, 3, 2), 0.25, np.float32))
+
+
+@pytest.mark.parametrize("make", [np.array, tf.constant])
+def test_a_row_may_come_as_a_batch_of_one(make: Any, devices: Any) -> None:
+    variable = de.Variable(dim=3, devices=devices, initializer=make([[1.0, 2.0, 3.0]]))
+    assert_tensor(variable.lookup([7, 8]), np.array([[1, 2, 3]] * 2, np.float32))
+    with pytest.raises(ValueError, match="expected shape"):
+        de.Variable(dim=3, initializer=make([[1.0, 2.0, 3.0]] * 2))
+
+
 @pytest.mark.parametrize("value_dtype", VALUE_DTYPES)
 @pytest.mark.parametrize("key_dtype", KEY_DTYPES)
 def test_without_an_initializer_rows_are_zero(key_dtype: str, value_dtype: str) -> None:

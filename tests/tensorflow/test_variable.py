@@ -82,6 +82,7 @@ def test_attributes_of_a_variable_of_defaults() -> None:
     assert variable.restrict_policy is None
     assert isinstance(variable.kv_creator, de.CuckooHashTableCreator)
     assert variable.resource_handle.dtype == tf.resource
+    assert variable.partition_fn is variable.partitioner is de.default_partition_fn
     assert hasattr(variable, "initializer")
 
 

@@ -22,8 +22,8 @@ VALUE_DTYPES = (
 )
 
 
-class KeyTypeError(TypeError, ValueError):
-    """Keys of another kind than the table's: a TypeError that may be caught as ValueError too."""
+class DtypeError(TypeError, ValueError):
+    """Keys or values of another type: a TypeError that may be caught as ValueError too."""
 
     # AutoGraph raises an error again with a longer message, if it knows how to make one.
     __init__ = Exception.__init__
@@ -80,13 +80,12 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
         try:
             return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise KeyTypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
+            raise DtypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
     keys = tf.convert_to_tensor(keys, name="keys")
     if keys.dtype != dtype:
         hint = _keys_hint(keys.dtype.name, dtype)
         message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}. {hint}"
-        strings = tf.string in (keys.dtype, dtype)
-        raise KeyTypeError(message) if strings else TypeError(message)
+        raise DtypeError(message)
     return keys
 
 
@@ -103,7 +102,7 @@ def _check_range(array: np.ndarray[Any, Any], dtype: tf.DType, what: str) -> Non
         return
     low, high = int(array.min()), int(array.max())
     if low < dtype.min or high > dtype.max:
-        raise KeyTypeError(
+        raise DtypeError(
             f"`{what}`: expected {dtype.name}, in [{dtype.min}, {dtype.max}], received values "
             f"from {low} to {high}"
         )
@@ -124,7 +123,7 @@ def _check_kind(keys: Any, dtype: tf.DType) -> None:
         return
     received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
     hint = _keys_hint("string" if array.dtype.kind in "SUO" else received, dtype)
-    raise KeyTypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}. {hint}")
+    raise DtypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}. {hint}")
 
 
 def _keys_hint(received: str, expected: tf.DType) -> str:
@@ -155,16 +154,16 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
         if values.dtype != dtype:
             cast = f". Convert them with tf.cast({what}, tf.{dtype.name})."
             hint = "" if tf.string in (values.dtype, dtype) else cast
-            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
+            raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
         return values
     if isinstance(values, (np.ndarray, np.generic)):
         if values.dtype.kind == "f" and not dtype.is_floating:
-            raise TypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
+            raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
         _check_range(np.asarray(values), dtype, what)
     try:
         return tf.convert_to_tensor(values, dtype=dtype, name=what)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        raise TypeError(f"`{what}`: expected {dtype.name}, received {values!r}") from error
+        raise DtypeError(f"`{what}`: expected {dtype.name}, received {values!r}") from error
 
 
 def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:

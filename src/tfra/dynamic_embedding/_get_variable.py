@@ -102,11 +102,11 @@ def _get_or_create(name: str, **arguments: Any) -> Variable:
         raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
     with tf.init_scope():
         graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+    scope = tf.compat.v1.get_variable_scope()
+    name = f"{scope.name}/{name}" if scope.name else name
     if graph is None:
         existing = _eager_variables.get(name)
     else:
-        scope = tf.compat.v1.get_variable_scope()
-        name = f"{scope.name}/{name}" if scope.name else name
         # A graph that was imported has the names only.
         collected = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
         variables = [v for v in collected if isinstance(v, Variable)]

@@ -88,6 +88,8 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
                 f"A default value must be a scalar or a vector. Received shape: {row.shape}"
             )
         return ConstantRow(row)
+    if row.shape == (1, *shape):  # As a batch of one.
+        row = row[0]
     if row.shape not in (shape, (), (1,)):
         raise ValueError(
             f"An initial value must be a number or a row: expected shape {shape}, "
@@ -121,7 +123,7 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
 
     Args:
         initializer: None, a number, an array, an initializer of TensorFlow, Keras or this package
-            (or its class), or any callable that takes a shape, or a shape and a dtype.
+            (or its class), or any callable that takes nothing, a shape, or a shape and a dtype.
         dtype: The value type.
         dim: The length of a row.
         name: Of the variable: stands in for a seed where none is given.
@@ -208,15 +210,19 @@ def _seed_of(initializer: Any, name: str) -> int:
 
 def _with_dtype(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:
     try:
-        parameters = inspect.signature(function).parameters
+        parameters, known = dict(inspect.signature(function).parameters), True
     except (TypeError, ValueError):
-        parameters = {}  # type: ignore[assignment]
+        parameters, known = {}, False
     takes_dtype = "dtype" in parameters or any(
         p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
     )
+    takes_nothing = known and not parameters
 
     def rows(shape: Any) -> tf.Tensor:
-        made = function(shape, dtype=dtype) if takes_dtype else function(shape)
+        if takes_nothing:
+            made = tf.broadcast_to(function(), shape)
+        else:
+            made = function(shape, dtype=dtype) if takes_dtype else function(shape)
         return tf.cast(tf.convert_to_tensor(made), dtype)
 
     return rows

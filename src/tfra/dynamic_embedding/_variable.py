@@ -257,6 +257,11 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         return self._shards.tables[0].resource_handle
 
     @property
+    def partition_fn(self) -> Callable[[tf.Tensor, int], tf.Tensor]:
+        """The `partitioner`."""
+        return self.partitioner
+
+    @property
     def restrict_policy(self) -> Any:
         """The policy that `restrict` follows, or None."""
         return self._restrict_policy
