@@ -39,6 +39,16 @@ def test_import_takes_little_longer_than_numpy() -> None:
     assert min(float(run_python(measure)) for _ in range(5)) < 0.3
 
 
+def test_import_after_tensorflow_lets_it_load_models_with_tables() -> None:
+    printed = run_python("""
+        import sys
+        import tensorflow
+        import tfra
+        print("tfra.dynamic_embedding" in sys.modules)
+    """)
+    assert printed.split()[-1] == "True"
+
+
 def test_version_is_that_of_the_package() -> None:
     assert tfra.__version__ == version("tfra")
 

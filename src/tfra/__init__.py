@@ -12,6 +12,8 @@ Example:
 2
 """
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -23,6 +25,12 @@ from tfra._table import Table
 from tfra._threads import get_num_threads, set_num_threads
 
 __version__ = version("tfra")
+
+if "tensorflow" in sys.modules:
+    # TensorFlow can load models with tables once it knows their ops. Where they can't be had, using
+    # tfra.dynamic_embedding says why.
+    with suppress(ImportError):
+        import_module("tfra.dynamic_embedding")
 
 
 def __getattr__(name: str) -> Any:

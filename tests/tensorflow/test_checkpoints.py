@@ -292,3 +292,26 @@ def test_saving_and_restoring_take_one_copy(before: int, after: int, path: str) 
     assert restored["peak"] < restored["table"] + copy
     assert replaced["peak"] < copy
     assert max(restored["table"], replaced["table"]) < copy
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_asynchronous_checkpoint_is_of_one_moment(shards: int, path: str) -> None:
+    variable, count = make(shards), tf.Variable(0)
+    table = de.CuckooHashTable(tf.int64, tf.float32, [0.0] * DIM, name="alone")
+    checkpoint = tf.train.Checkpoint(variable=variable, table=table, count=count)
+    in_background = tf.train.CheckpointOptions(enable_async=True)
+    for number in range(3):
+        saved = checkpoint.save(path, in_background)
+        keys = tf.range(100 * number, 100 * (number + 1), dtype=tf.int64)
+        variable.upsert(keys, numbered_rows(keys))
+        table.insert(keys, numbered_rows(keys))
+        count.assign_add(1)
+        checkpoint.sync()
+
+        read, read_count = make(2), tf.Variable(-1)
+        read_table = de.CuckooHashTable(tf.int64, tf.float32, [0.0] * DIM, name="alone")
+        parts = {"variable": read, "table": read_table, "count": read_count}
+        tf.train.Checkpoint(**parts).restore(saved).assert_existing_objects_matched()
+        assert int(read_count) == number
+        expected = {key: float(key) for key in range(100 * number)}
+        assert content(read) == content(read_table) == expected

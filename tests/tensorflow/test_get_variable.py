@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -250,3 +251,63 @@ def test_functions_use_the_variable_of_the_eager_program(name: str) -> None:
     for times in (1, 2, 3):
         assert add(keys).numpy().tolist() == [[times, times]] * 2
     assert int(variable.size()) == 2
+
+
+def by_blocks(size: int) -> Any:
+    """Makes a partitioner, each time anew."""
+    return lambda keys, shards: tf.cast(keys // size % shards, tf.int32)
+
+
+def shifted(by: float = 0.0) -> Any:
+    """Makes an initializer that has its number from where it was made."""
+    return lambda shape: tf.zeros(shape) + by
+
+
+SAME_OR_NOT: dict[str, tuple[str, Any, Any, bool]] = {
+    "partial": ("initializer", *[functools.partial(tf.fill, value=2.0)] * 2, True),
+    "partial made anew": (
+        "initializer",
+        functools.partial(tf.random.normal, stddev=0.1),
+        functools.partial(tf.random.normal, stddev=0.1),
+        True,
+    ),
+    "partial, other value": (
+        "initializer",
+        functools.partial(tf.random.normal, stddev=0.1),
+        functools.partial(tf.random.normal, stddev=0.2),
+        False,
+    ),
+    "partial, other function": (
+        "initializer",
+        functools.partial(tf.random.normal, seed=1),
+        functools.partial(tf.random.uniform, seed=1),
+        False,
+    ),
+    "closure": ("partitioner", by_blocks(1), by_blocks(1), True),
+    "closure, other value": ("partitioner", by_blocks(1), by_blocks(1000), False),
+    "closure of an initializer": ("initializer", shifted(1.0), shifted(1.0), True),
+    "closure of an initializer, other": ("initializer", shifted(1.0), shifted(2.0), False),
+    "default": ("initializer", lambda s, x=1: tf.ones(s) * x, lambda s, x=1: tf.ones(s) * x, True),
+    "other default": (
+        "initializer",
+        lambda s, x=1: tf.ones(s) * x,
+        lambda s, x=2: tf.ones(s) * x,
+        False,
+    ),
+    "None and 0": ("initializer", None, 0, True),
+    "None and 1": ("initializer", None, 1, False),
+    "NaN": ("initializer", float("nan"), np.float32("nan"), True),
+    "default device": ("devices", None, ["/CPU:0"], True),
+    "two devices": ("devices", None, ["/CPU:0", "/CPU:0"], False),
+}
+
+
+@pytest.mark.parametrize("which", SAME_OR_NOT)
+def test_what_counts_as_the_same_argument(which: str, name: str) -> None:
+    argument, first, second, is_same = SAME_OR_NOT[which]
+    variable = de.get_variable(name, **{argument: first})
+    if is_same:
+        assert de.get_variable(name, **{argument: second}) is variable
+        return
+    with pytest.raises(ValueError, match=rf"exists with {argument}=.*\n*.*Received: {argument}="):
+        de.get_variable(name, **{argument: second})

@@ -292,3 +292,87 @@ def test_graphs_of_tensorflow_1(make: Any, session: v1.Session) -> None:
 def test_strings_can_have_an_initial_value() -> None:
     variable = de.Variable(value_dtype=tf.string, dim=2, initializer=np.array([b"x", b"y"], object))
     assert variable.lookup([1]).numpy().tolist() == [[b"x", b"y"]]
+
+
+class ThroughKeras(initializers.RandomNormal):
+    """One that the engine does not have: it draws as its class does, and adds to that."""
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return 10.0 + super().__call__(shape, dtype)
+
+
+class ByAnotherName(initializers.RandomNormal):
+    """The same as its class."""
+
+
+# Random rows that the engine does not make, or of a class that it does not know; with their type.
+COMPUTED: dict[str, tuple[Callable[[int | None], Any], str]] = {
+    "subclass": (lambda seed: ByAnotherName(seed=seed), "float32"),
+    "subclass that computes": (lambda seed: ThroughKeras(seed=seed), "float32"),
+    "keras Orthogonal": (lambda seed: initializers.Orthogonal(seed=seed), "float32"),
+    "keras RandomUniform, int32": (lambda s: initializers.RandomUniform(0, 9**9, seed=s), "int32"),
+    "tf random_uniform, int64": (lambda s: tf.random_uniform_initializer(0, 9**9, s), "int64"),
+}
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("key_dtype", ["int64", "string"])
+def test_rows_computed_outside_the_engine_are_a_function_of_the_key(
+    name: str, seed: int | None, key_dtype: str
+) -> None:
+    make, dtype = COMPUTED[name]
+    case = TfCase(key_dtype, dtype, (DIM,))
+    keys = case.keys([1, 2, 3, 4])
+    variables = [
+        case.variable(initializer=make(seed), devices=devices, name="computed")
+        for devices in (None, THREE)
+    ]
+    alone = np.stack([to_numpy(variables[0].lookup(keys[i : i + 1]))[0] for i in range(4)])
+    assert len({row.tobytes() for row in alone}) == 4
+    for variable in variables:
+        order = [3, 0, 2, 0, 1]
+        assert to_numpy(variable.lookup(keys[order])).tolist() == alone[order].tolist()
+        traced = tf.function(variable.lookup, input_signature=[tf.TensorSpec([None], key_dtype)])
+        assert to_numpy(traced(keys[order])).tolist() == alone[order].tolist()
+
+
+def test_orthogonal_rows_have_the_length_of_its_gain() -> None:
+    variable = de.Variable(dim=8, initializer=initializers.Orthogonal(gain=3.0))
+    norms = np.linalg.norm(to_numpy(variable.lookup(tf.range(20, dtype=tf.int64))), axis=1)
+    np.testing.assert_allclose(norms, 3.0, rtol=1e-5)
+
+
+# Functions that need numbers for a shape, which a graph does not have when it is made.
+NEED_NUMBERS: dict[str, Callable[..., Any]] = {
+    "NumPy": lambda shape: np.random.standard_normal(shape),
+    "int() of the shape": lambda shape: tf.random.normal([int(size) for size in shape]),
+    "v1 orthogonal": v1.orthogonal_initializer(),
+}
+
+
+@pytest.mark.parametrize("name", NEED_NUMBERS)
+def test_functions_that_need_numbers_for_a_shape(name: str) -> None:
+    initializer = NEED_NUMBERS[name]
+    variable = de.Variable(dim=DIM, initializer=initializer)
+    traced = tf.function(variable.lookup, input_signature=[tf.TensorSpec([None], tf.int64)])
+    keys = tf.constant([5, 6, 5, 7], tf.int64)
+    for lookup in (variable.lookup, traced):
+        rows = to_numpy(lookup(keys))
+        assert rows.shape == (4, DIM)
+        assert rows[0].tolist() == rows[2].tolist()
+        assert len({row.tobytes() for row in rows}) == 3
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = de.Variable(dim=DIM, initializer=initializer)
+        rows = session.run(variable.lookup([5, 6, 5, 7]))
+        assert len({row.tobytes() for row in rows}) == 3
+
+
+def test_a_function_gets_the_dtype_under_any_name() -> None:
+    variable = de.Variable(dim=DIM, value_dtype=tf.int32, initializer=lambda s, d: tf.ones(s, d))
+    assert variable.lookup([1]).numpy().tolist() == [[1] * DIM]
+
+
+def test_random_floats_are_no_initial_values_of_integers() -> None:
+    with pytest.raises(TypeError, match="expected one that makes values of type int32, received"):
+        de.Variable(value_dtype=tf.int32, initializer=initializers.RandomNormal())

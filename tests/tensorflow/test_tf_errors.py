@@ -288,3 +288,44 @@ def test_there_is_no_table_of_that_index(index: int) -> None:
     variable = de.Variable(devices=["/CPU:0"] * 3)
     with pytest.raises((IndexError, ValueError)):
         variable.size(index)
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "value", "received"),
+    [
+        (tf.int8, 300, "received values from 300 to 300"),
+        (tf.int32, 2**40, "received values from 1099511627776 to 1099511627776"),
+        (tf.int32, 1.5, "received float64"),
+        (tf.float32, 1j, "received complex128"),
+        (tf.bool, 1, "received int64"),
+    ],
+)
+def test_values_that_would_become_others(
+    dtype: tf.DType, value: Any, received: str, as_array: bool
+) -> None:
+    variable = de.Variable(value_dtype=dtype, dim=1)
+    values = np.array([[value]]) if as_array else [[value]]
+    with pytest.raises(TypeError, match=f"`values`: expected {dtype.name}.*{received}"):
+        variable.upsert([1], values)
+    assert int(variable.size()) == 0
+
+
+def test_a_table_is_not_iterated() -> None:
+    table = de.CuckooHashTable(tf.int64, tf.float32, 0.0)
+    with pytest.raises(TypeError, match="not iterable"):
+        list(table)
+    with pytest.raises(TypeError, match="not a container"):
+        _ = 5.0 in table
+
+
+def test_arguments_of_a_wrong_kind() -> None:
+    with pytest.raises(TypeError, match="`devices`: expected names of devices, received 3"):
+        de.Variable(devices=3)
+    with pytest.raises(TypeError, match="`config`: expected a HkvHashTableConfig, received 3"):
+        de.HkvHashTable(tf.int64, tf.float32, 0.0, config=3)
+    with pytest.raises(TypeError, match="`device`: expected the name of a device, received 3"):
+        de.CuckooHashTable(tf.int64, tf.float32, 0.0, device=3)
+    with pytest.raises(TypeError, match=r"`init_size`: expected an integer, received 1\.5"):
+        de.Variable(init_size=1.5)
+    assert de.Variable(init_size=1e4).init_size == 10_000

@@ -330,3 +330,23 @@ def test_the_second_argument_of_lookup_may_be_a_name() -> None:
     values, exists = variable.lookup([3], True, "a_name")
     assert values.shape == (1, 2)
     assert not exists.numpy().any()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ops_have_the_names_that_they_are_given(shards: int) -> None:
+    with tf.Graph().as_default():
+        variable = de.Variable(dim=2, devices=["/CPU:0"] * shards)
+        keys = tf.constant([1], tf.int64)
+        assert variable.size(name="total").op.name == "total"
+        assert variable.size(0, name="first").op.name == "first"
+        assert variable.lookup(keys, name="rows").op.name == "rows"
+        values, _ = variable.lookup(keys, return_exists=True, name="found")
+        assert values.op.name == "found"
+        assert variable.remove(keys, name="gone").name == "gone"
+        assert variable.upsert(keys, [[1.0, 2.0]], name="written").name == "written"
+
+
+def test_names_of_the_modules_of_tfra() -> None:
+    module = de.python.ops.dynamic_embedding_variable
+    assert module.Variable is de.Variable
+    assert module.default_partition_fn is de.default_partition_fn

@@ -9,6 +9,7 @@ Example:
 """
 
 from tfra.dynamic_embedding import data_flow, keras, math, shadow_ops, tensorboard
+from tfra.dynamic_embedding import python as python
 from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,

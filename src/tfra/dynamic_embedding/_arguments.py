@@ -57,6 +57,8 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
 
 def integer(number: Any, what: str, at_least: int) -> int:
     """Returns an integer, or raises TypeError or ValueError."""
+    if isinstance(number, float) and number.is_integer():  # As 1e6.
+        number = int(number)
     if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
         raise TypeError(f"`{what}`: expected an integer, received {number!r}")
     if number < at_least:
@@ -156,14 +158,30 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
             hint = "" if tf.string in (values.dtype, dtype) else cast
             raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
         return values
-    if isinstance(values, (np.ndarray, np.generic)):
-        if values.dtype.kind == "f" and not dtype.is_floating:
-            raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}")
-        _check_range(np.asarray(values), dtype, what)
+    if not holds_tensors(values):
+        _check_values(values, dtype, what)
     try:
         return tf.convert_to_tensor(values, dtype=dtype, name=what)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise DtypeError(f"`{what}`: expected {dtype.name}, received {values!r}") from error
+
+
+def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
+    """Raises where TensorFlow would make other values of them."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return  # Of different lengths: TensorFlow says so.
+    received = array.dtype.kind
+    if array.size == 0 or received in "SUOV":
+        return
+    if (
+        (received == "c")
+        or (received == "f" and not dtype.is_floating)
+        or (received in "iu" and dtype == tf.bool)
+    ):
+        raise DtypeError(f"`{what}`: expected {dtype.name}, received {array.dtype.name}")
+    _check_range(array, dtype, what)
 
 
 def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:

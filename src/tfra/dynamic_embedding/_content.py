@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfra._tf import TensorToSave, ops, tf
+from tfra._tf import AutoTrackable, TensorToSave, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 
 if TYPE_CHECKING:
@@ -98,6 +98,38 @@ class _Taken:
             with tf.device(None):
                 self._by_graph[graph] = self._content()
         return self._by_graph[graph][name]
+
+
+class KeptContent(AutoTrackable):  # type: ignore[misc]
+    """Stands for a table or a Variable while a checkpoint is written beside the program.
+
+    Such a checkpoint copies all objects at one time, and writes the copies at another.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = self._no_dependency({})
+
+    def keep(self, content: Content) -> None:
+        """Takes the place of what was kept before."""
+        for name, tensor in content.items():
+            if name in self._kept:
+                self._kept[name].assign(tensor)
+            else:
+                shape = tf.TensorShape(None)
+                self._kept[name] = tf.Variable(tensor, trainable=False, shape=shape)
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {
+            name: TensorToSave(variable.read_value, variable.dtype, variable.device)
+            for name, variable in self._kept.items()
+        }
+
+
+def keep_content(original: Any, object_map: Any, content: Content) -> None:
+    """Lets TensorFlow write this content of an object, whatever happens to it meanwhile."""
+    if original not in object_map:
+        object_map[original] = KeptContent()
+    object_map[original].keep(content)
 
 
 def require_length(content: Content, table: HashTable) -> None:

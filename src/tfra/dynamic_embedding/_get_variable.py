@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tfra._tf import in_plain_graph, tf
 from tfra.admission import Admission
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
+from tfra.dynamic_embedding._same_arguments import same
 from tfra.dynamic_embedding._shards import default_partition_fn
-from tfra.dynamic_embedding._variable import GraphKeys, Variable, _devices
+from tfra.dynamic_embedding._variable import GraphKeys, Variable, device_list
 
 # Those made eagerly. Those of a graph are in its collection, and go with it.
 _eager_variables: dict[str, Variable] = {}
@@ -130,14 +129,17 @@ def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
         **arguments,
         "key_dtype": tf.as_dtype(arguments["key_dtype"]),
         "value_dtype": tf.as_dtype(arguments["value_dtype"]),
-        "devices": _devices(arguments["devices"]),
+        "devices": device_list(arguments["devices"]),
         "kv_creator": arguments["kv_creator"] or CuckooHashTableCreator(),
+        "initializer": _initializer_or_zero(arguments["initializer"], existing),
         "shared_name": existing.shared_name,
         "restrict_policy": existing.restrict_policy,
     }
     for what, value in wanted.items():
         there = getattr(existing, what)
-        if not _same(there, value):
+        if what == "initializer":
+            there = _initializer_or_zero(there, existing)
+        if not same(there, value):
             raise ValueError(
                 f"A variable {existing.name!r} exists with {what}={there!r}. "
                 f"Received: {what}={value!r}. Use another name for another variable, or "
@@ -153,24 +155,7 @@ def _require_same(existing: Variable, arguments: dict[str, Any]) -> None:
         )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two arguments mean the same, as far as that can be told."""
-    if one is other or (isinstance(one, Admission) and one == other):
-        return True
-    if isinstance(one, KVCreator):
-        return type(one) is type(other) and one.config == other.config
-    # A class of initializers means one of them, made without arguments.
-    one, other = (it() if isinstance(it, type) else it for it in (one, other))
-    if hasattr(one, "get_config") and hasattr(other, "get_config"):
-        return type(one) is type(other) and one.get_config() == other.get_config()
-    if callable(one) or callable(other):
-        return type(one) is type(other) and _code(one) == _code(other)
-    if tf.is_symbolic_tensor(one) or tf.is_symbolic_tensor(other):
-        return type(one) is type(other)
-    return np.array_equal(np.asarray(one), np.asarray(other))
-
-
-def _code(function: Any) -> tuple[Any, ...]:
-    """What a function does: one that is made anew for each call does the same as before."""
-    code = getattr(function, "__code__", None)
-    return (code.co_code, code.co_consts, code.co_names) if code else ()
+def _initializer_or_zero(initializer: Any, variable: Variable) -> Any:
+    if initializer is not None:
+        return initializer
+    return "" if variable.value_dtype == tf.string else 0

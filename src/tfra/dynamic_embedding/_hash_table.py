@@ -288,6 +288,10 @@ class HashTable(
         """Looks up `keys` in a table, outputs the corresponding values."""
         return self.lookup(keys)
 
+    # Python would call __getitem__ with 0, 1, 2 and so on, and never come to an end.
+    __iter__ = None
+    __contains__ = None
+
     def accum(
         self,
         keys: Any,
@@ -396,7 +400,9 @@ load_as("Table", HashTable, LoadedTable)
 
 def _host_of(device: str) -> str:
     """The CPU of a device's machine: tables are in its memory."""
-    spec = tf.DeviceSpec.from_string(device or "")
+    if not isinstance(device, str):
+        raise TypeError(f"`device`: expected the name of a device, received {device!r}")
+    spec = tf.DeviceSpec.from_string(device)
     if spec.device_type == "CPU":
         return device
     return spec.replace(device_type="CPU", device_index=0).to_string()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from tfra import initializers
 from tfra._tf import tf
 from tfra.admission import Admission
+from tfra.dynamic_embedding._computed_rows import RowsOf, computed_rows, uniform_integers
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ class RandomRows:
 
 @dataclass(frozen=True)
 class ComputedRows:
-    """Rows that a function of the user's makes, for missing keys only."""
+    """Rows that code outside of the engine makes, for missing keys only."""
 
-    function: Callable[[Any], Any]  # From a shape (n, dim) to a tensor.
+    of: RowsOf
 
 
 InitialRows = ConstantRow | RandomRows | ComputedRows
@@ -134,12 +133,20 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
         initializer = initializer()
     known = _in_engine(initializer, dim)
     if isinstance(known, (initializers.Uniform, initializers.Normal)):
+        seed = _seed_of(initializer, name)
         if dtype.is_floating:
-            return RandomRows(known, _seed_of(initializer, name), dim)
-    elif known is not None:
+            return RandomRows(known, seed, dim)
+        if isinstance(known, initializers.Uniform) and dtype.is_integer:
+            return ComputedRows(uniform_integers(known.minval, known.maxval, dtype, dim, seed))
+        raise TypeError(
+            f"`initializer`: expected one that makes values of type {dtype.name}, received "
+            f"{initializer!r}"
+        )
+    if known is not None:
         initializer = known.value
     if callable(initializer):
-        return ComputedRows(_with_dtype(initializer, dtype))
+        seed = _seed_of(initializer, name)
+        return ComputedRows(computed_rows(initializer, dtype, dim, seed))
     return constant_row(initializer, dtype, (dim,))
 
 
@@ -152,11 +159,11 @@ def _in_engine(
             return initializers.Constant(float(isinstance(initializer, initializers.Ones)))
         return initializer  # type: ignore[return-value]
     # By the class's name: TensorFlow and Keras have several classes for each, with the same
-    # meaning and the same attributes.
-    kind = type(initializer).__name__
-    module = type(initializer).__module__.split(".")[0]
-    if module not in ("tensorflow", "keras", "tf_keras"):
+    # meaning and the same attributes. A user's class may be one of them with other arguments.
+    cls = next((c for c in type(initializer).__mro__ if _is_of_framework(c)), None)
+    if cls is None or type(initializer).__call__ is not cls.__call__:
         return None
+    kind = cls.__name__
 
     def get(attribute: str) -> Any:
         for spelling in (attribute, "_" + attribute):
@@ -180,6 +187,10 @@ def _in_engine(
     if hasattr(initializer, "scale") and hasattr(initializer, "distribution"):
         return _variance_scaling(initializer.scale, initializer.distribution, dim)
     return None
+
+
+def _is_of_framework(cls: type) -> bool:
+    return cls.__module__.split(".")[0] in ("tensorflow", "keras", "tf_keras")
 
 
 def _variance_scaling(
@@ -206,23 +217,3 @@ def _seed_of(initializer: Any, name: str) -> int:
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         return int(seed) % 2**63
     return zlib.crc32(name.encode())
-
-
-def _with_dtype(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:
-    try:
-        parameters, known = dict(inspect.signature(function).parameters), True
-    except (TypeError, ValueError):
-        parameters, known = {}, False
-    takes_dtype = "dtype" in parameters or any(
-        p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()
-    )
-    takes_nothing = known and not parameters
-
-    def rows(shape: Any) -> tf.Tensor:
-        if takes_nothing:
-            made = tf.broadcast_to(function(), shape)
-        else:
-            made = function(shape, dtype=dtype) if takes_dtype else function(shape)
-        return tf.cast(tf.convert_to_tensor(made), dtype)
-
-    return rows

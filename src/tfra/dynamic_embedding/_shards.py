@@ -10,7 +10,7 @@ from tfra.dynamic_embedding._content import Content
 from tfra.dynamic_embedding._hash_table import HashTable
 
 
-def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+def default_partition_fn(keys: Any, shard_num: int) -> tf.Tensor:
     """Says which of `shard_num` tables each key belongs to: the remainder of integers.
 
     Args:
@@ -20,6 +20,7 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     Returns:
         An int32 tensor of the shape of `keys`. Strings are hashed.
     """
+    keys = tf.convert_to_tensor(keys)
     if keys.dtype == tf.string:
         return tf.cast(tf.strings.to_hash_bucket_fast(keys, shard_num), tf.int32)
     return tf.cast(keys % shard_num, tf.int32)
@@ -75,9 +76,8 @@ class Shards:
         ]
         if not isinstance(found[0], tuple):
             return _stitch(numbers, found, keys, name)
-        return tuple(
-            _stitch(numbers, list(results), keys, None) for results in zip(*found, strict=True)
-        )
+        values, exists = (list(results) for results in zip(*found, strict=True))
+        return _stitch(numbers, values, keys, name), _stitch(numbers, exists, keys, None)
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""
@@ -114,4 +114,5 @@ def _stitch(
     row_shape = parts[0].shape.as_list()[1:]
     flat = tf.dynamic_stitch(numbers, parts)
     shape = tf.concat([tf.shape(keys), tf.constant(row_shape, tf.int32, [len(row_shape)])], axis=0)
-    return tf.ensure_shape(tf.reshape(flat, shape, name=name), keys.shape.concatenate(row_shape))
+    static = keys.shape.concatenate(row_shape)
+    return tf.ensure_shape(tf.reshape(flat, shape), static, name=name)

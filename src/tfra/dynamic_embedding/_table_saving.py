@@ -10,6 +10,7 @@ from tfra.dynamic_embedding._content import (
     content_of,
     content_types,
     content_when_written,
+    keep_content,
     require_length,
 )
 
@@ -30,6 +31,10 @@ class TableSaving:
         tables: list[Any] = [self]
         types = content_types(self.key_dtype, self.value_dtype)
         return content_when_written(tables, lambda: content_of(tables), types)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        tables: list[Any] = [self]
+        keep_content(self, object_map, content_of(tables) if self._checkpoint else {})
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()

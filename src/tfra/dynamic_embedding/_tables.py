@@ -129,6 +129,8 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         reserved_key_start_bit: int = 0,
         tier_directory: Any = None,
     ) -> None:
+        if config is not None and not isinstance(config, HkvHashTableConfig):
+            raise TypeError(f"`config`: expected a HkvHashTableConfig, received {config!r}")
         # A copy, which is checked once more: the caller may change theirs.
         self._config = dataclasses.replace(
             config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tfra.dynamic_embedding._content import (
     content_types,
     content_when_written,
     export_tables,
+    keep_content,
 )
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
@@ -33,6 +34,7 @@ from tfra.dynamic_embedding._variable_training import VariableTraining
 from tfra.dynamic_embedding._variable_upkeep import VariableUpkeep
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
+DEFAULT_DEVICE = "/CPU:0"  # Of the machine that a surrounding tf.device says, if there is one.
 _unnamed = itertools.count()
 
 
@@ -116,7 +118,7 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         if not callable(partitioner):
             raise TypeError(f"`partitioner` must be callable. Received: {partitioner!r}")
         self._name = self.requested_name = name
-        self.devices = self._no_dependency(_devices(devices))
+        self.devices = self._no_dependency(device_list(devices))
         self.partitioner = partitioner
         self.shared_name = shared_name
         self.initializer = self._no_dependency(initializer)
@@ -215,6 +217,9 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
             return {}
         types = {**content_types(self._key_dtype, self._value_dtype), **self._types_of_sums()}
         return content_when_written(self.tables, self.content, types)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        keep_content(self, object_map, self.content() if self.checkpoint else {})
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
@@ -368,7 +373,7 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         assert self._computed is not None
         missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
         unique, numbers = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), missing))
-        rows = self._computed.function([tf.size(unique), self._dim])
+        rows = self._computed.of(unique)
         rows = tf.gather(tf.ensure_shape(rows, [None, self._dim]), numbers)
         flat = tf.reshape(values, [-1, self._dim])
         filled = tf.reshape(tf.tensor_scatter_nd_update(flat, missing, rows), tf.shape(values))
@@ -431,9 +436,9 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         Raises:
             ValueError: If there is no such table.
         """
-        if index is None:
-            sizes = [table.size() for table in self.tables]
-            return tf.add_n(sizes, name=name) if len(sizes) > 1 else sizes[0]
+        if index is None and self.shard_num > 1:
+            return tf.add_n([table.size() for table in self.tables], name=name)
+        index = 0 if index is None else index
         if not isinstance(index, (int, np.integer)) or not 0 <= index < self.shard_num:
             raise ValueError(
                 f"`index` must be an integer in [0, {self.shard_num}). Received: {index!r}"
@@ -459,10 +464,13 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
 load_as("Variable", Variable, LoadedVariable)
 
 
-def _devices(devices: str | Sequence[str] | None) -> list[str]:
+def device_list(devices: str | Sequence[str] | None) -> list[str]:
+    """Returns the devices of the tables, from what a user may give as `devices`."""
     if devices is None:
-        return [""]
-    devices = [devices] if isinstance(devices, str) else list(devices)
-    if not devices:
+        return [DEFAULT_DEVICE]
+    given = [devices] if isinstance(devices, str) else devices
+    if not isinstance(given, Iterable) or not all(isinstance(device, str) for device in given):
+        raise TypeError(f"`devices`: expected names of devices, received {devices!r}")
+    if not list(given):
         raise ValueError(f"`devices` must have at least one entry. Received: {devices}")
-    return devices
+    return list(given)
