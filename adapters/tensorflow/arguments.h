@@ -2,6 +2,7 @@
 // strings are converted.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,12 @@ class KeyScores {
   Tensor tensor_;
   Scores scores_;
 };
+
+// TensorFlow's scores are int64: those beyond stay at the largest one.
+inline void ClampScores(uint64_t* scores, size_t count) {
+  std::transform(scores, scores + count, scores,
+                 [](uint64_t score) { return std::min<uint64_t>(score, INT64_MAX); });
+}
 
 inline bool IsBounded(const Table& table) { return table.options().bound.max_capacity > 0; }
 // Throws unless keys of the table have scores.

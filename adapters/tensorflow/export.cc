@@ -147,6 +147,7 @@ class Exporter {
       metadata_.Append(batch->metadata.data(), batch->metadata.size() * sizeof(RowMetadata));
     }
     if (parts.scores) {
+      ClampScores(batch->scores.data(), batch->scores.size());
       scores_.Append(batch->scores.data(), batch->scores.size() * sizeof(uint64_t));
     }
   }

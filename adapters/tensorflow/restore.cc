@@ -2,6 +2,8 @@
 // so that restoring takes no copy of the whole.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "arguments.h"
 #include "kernels.h"
@@ -41,10 +43,21 @@ Scores ExactScores(const void* scores) {
   return Scores{Scores::kExact, static_cast<const uint64_t*>(scores)};
 }
 
-// parts: the part of each key, or null if all of them are of this one.
+// The numbers of rows, those of the highest scores first: if there are more than the table takes,
+// the best stay.
+std::vector<uint32_t> BestFirst(const uint64_t* scores, size_t n) {
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  return order;
+}
+
+// parts: the part of each key, or null if all of them are of this one. order: of the rows; empty,
+// as they are.
 template <typename Key>
 void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
-                 std::vector<Picker> rows) {
+                 const std::vector<uint32_t>& order, std::vector<Picker> rows) {
   const size_t batch = table->options().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
   std::vector<Key> picked;
   const auto flush = [&] {
@@ -54,7 +67,8 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
     picked.clear();
     for (Picker& picker : rows) picker.Clear();
   };
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t k = 0; k < n; ++k) {
+    const size_t i = order.empty() ? k : order[k];
     if (parts != nullptr && parts[i] != part) continue;
     picked.push_back(keys[i]);
     for (Picker& picker : rows) picker.Add(i);
@@ -114,7 +128,11 @@ void Restore(void*, TF_OpKernelContext* op) {
     const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
     const bool has_scores = IsBounded(*table) && scores.dims() == Dims{n};
     const void* score_rows = has_scores ? scores.data<void>() : nullptr;
-    const bool at_once = options.tiers.fast_bytes == 0;
+    std::vector<uint32_t> order;
+    if (has_scores && n > options.bound.max_capacity) {
+      order = BestFirst(scores.data<const uint64_t>(), static_cast<size_t>(n));
+    }
+    const bool at_once = options.tiers.fast_bytes == 0 && order.empty();
     if (part_count <= 1 && at_once) {
       Check(table->Assign(keys.batch(), values.data(), slot_rows,
                           static_cast<const RowMetadata*>(metadata_rows), ExactScores(score_rows)));
@@ -127,9 +145,9 @@ void Restore(void*, TF_OpKernelContext* op) {
         Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
         Picker(metadata_rows, sizeof(RowMetadata)), Picker(score_rows, sizeof(uint64_t))};
     if (keys.batch().type == KeyType::kString) {
-      RestorePart(&*table, keys.batch().strings, part_of, part, keys.size(), rows);
+      RestorePart(&*table, keys.batch().strings, part_of, part, keys.size(), order, rows);
     } else {
-      RestorePart(&*table, keys.batch().ints, part_of, part, keys.size(), rows);
+      RestorePart(&*table, keys.batch().ints, part_of, part, keys.size(), order, rows);
     }
   });
 }

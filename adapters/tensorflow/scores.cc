@@ -51,8 +51,9 @@ void SetRows(const OpContext& context, const TableUse& table, const ExportBatch&
   } else if (rows > 0) {
     std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
   }
-  const Tensor scores = context.Output(2, TF_INT64, {rows});
-  std::copy(batch.scores.begin(), batch.scores.end(), scores.data<uint64_t>());
+  auto* scores = context.Output(2, TF_INT64, {rows}).data<uint64_t>();
+  std::copy(batch.scores.begin(), batch.scores.end(), scores);
+  ClampScores(scores, batch.scores.size());
 }
 
 }  // namespace
@@ -128,6 +129,7 @@ void LookupScores(void*, TF_OpKernelContext* op) {
     auto* scores = context.Output(0, TF_INT64, keys.dims()).data<uint64_t>();
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
     Check(table->LookupScores(keys.batch(), scores, exists));
+    ClampScores(scores, keys.size());
   });
 }
 

@@ -50,6 +50,15 @@ void LookAt(const BucketArray& array, uint32_t shard, uint64_t first, uint64_t b
   *best = {shard, entry, lowest};
 }
 
+// Whether nearly all of some buckets have keys, as those of a full table do. Their first place is
+// taken first.
+bool IsPopulated(const BucketArray& array, uint64_t first, uint64_t buckets) {
+  const uint64_t* score = array.scores() + first * kBucketEntries;
+  uint64_t taken = 0;
+  for (uint64_t b = 0; b < buckets; ++b, score += kBucketEntries) taken += *score != kNoScore;
+  return 8 * taken >= 7 * buckets;
+}
+
 }  // namespace
 
 uint64_t CountMemory::LinesPerShard(uint64_t keys) {
@@ -99,7 +108,8 @@ Bounds::Bounds(const Bound& bound)
     : strategy_(bound.strategy),
       max_capacity_(static_cast<uint64_t>(bound.max_capacity)),
       shard_keys_(KeysPerShard(max_capacity_)),
-      share_(exact() ? 0 : max_capacity_ / kShards / 2),
+      most_(exact() ? max_capacity_ : shard_keys_),
+      share_(exact() ? 0 : 2 * (max_capacity_ / kShards) - most_),
       remembers_(Remembers(bound)),
       count_mask_(bound.strategy == EvictStrategy::kEpochLfu ? UINT32_MAX : UINT64_MAX),
       room_(max_capacity_ - kShards * share_),
@@ -159,6 +169,7 @@ uint32_t Bounds::epoch() const {
 
 bool Bounds::TakeRoom(uint64_t size) {
   if (size < share_) return true;
+  if (size >= most_) return false;
   uint64_t room = room_.load(std::memory_order_relaxed);
   while (room > 0) {
     if (room_.compare_exchange_weak(room, room - 1, std::memory_order_relaxed)) return true;
@@ -170,6 +181,16 @@ void Bounds::GiveRoom(uint64_t size) {
   if (size > share_) room_.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool Bounds::HasRoom(const Shard* shards, const std::array<uint64_t, kShards>& more) const {
+  uint64_t total = 0;
+  bool fits = true;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    total += more[s];
+    fits &= shards[s].size() + more[s] <= most_;
+  }
+  return fits && total <= room();
+}
+
 void Bounds::Clear() {
   room_.store(max_capacity_ - kShards * share_, std::memory_order_relaxed);
   memory_.Forget();
@@ -179,14 +200,22 @@ Candidate LowestNear(const Shard* shards, uint64_t hash) {
   const uint32_t number = ShardOf(hash);
   const BucketArray& array = *shards[number].array();
   Candidate best;
-  // Keys made to collide may leave the neighbourhood of another one empty: then the next counts.
+  const uint64_t window = std::min(kCandidateBuckets, array.count);
   uint64_t first = array.HomeOf(hash);
-  for (uint64_t seen = 0; seen < array.count && !best.entry; seen += kCandidateBuckets) {
-    const uint64_t wanted = std::min(kCandidateBuckets, array.count - seen);
-    const uint64_t before_end = std::min(wanted, array.count - first);
+  // Keys that came, or left, in the order of their hashes leave a part of the shard empty. Who goes
+  // there would have few to compete with, and the others none: it competes elsewhere as well.
+  const uint64_t jump = array.count * 5 / 8 + 1;
+  constexpr int kMostJumps = 7;
+  for (int jumps = 0;; ++jumps) {
+    const uint64_t before_end = std::min(window, array.count - first);
     LookAt(array, number, first, before_end, &best);
-    LookAt(array, number, 0, wanted - before_end, &best);
-    first = (first + wanted) % array.count;
+    LookAt(array, number, 0, window - before_end, &best);
+    if (jumps == kMostJumps || IsPopulated(array, first, before_end)) break;
+    first = (first + jump) % array.count;
+  }
+  // Keys made to collide may be hard to meet.
+  for (first = 0; first < array.count && !best.entry; first += window) {
+    LookAt(array, number, first, std::min(window, array.count - first), &best);
   }
   return best;
 }

@@ -135,6 +135,8 @@ class Bounds {
   // Takes room for one more key of a shard of `size` keys, if there is some. REQUIRES, for these
   // two: the shard's mutex.
   bool TakeRoom(uint64_t size);
+  // Whether so many more keys of each shard need not evict, unless other threads take the room.
+  bool HasRoom(const Shard* shards, const std::array<uint64_t, kShards>& more) const;
   // Gives back what one key of a shard of `size` keys took.
   void GiveRoom(uint64_t size);
   // The keys that a shard was asked to take so far. REQUIRES: its mutex.
@@ -161,6 +163,9 @@ class Bounds {
   const EvictStrategy strategy_;
   const uint64_t max_capacity_;
   const uint64_t shard_keys_;
+  // Shards differ by chance only. Keys may come shard by shard, as from an export: whoever comes
+  // first must not take the room of others, since shards evict for themselves.
+  const uint64_t most_;   // Keys of a shard.
   const uint64_t share_;  // Keys of each shard for which other shards leave room.
   const bool remembers_;
   const uint64_t count_mask_;  // The part of a score that is a count.

@@ -90,6 +90,8 @@ Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, ui
   columns_ = columns;
   arena_ = arena;
   shape_ = IndexShape::For(arena->map().stride);
+  // Where the last step is to just what is needed, no memory is lost by taking few.
+  if (most_keys > 0) shape_.growth = 2;
   return Replace(BucketsFor(keys));
 }
 

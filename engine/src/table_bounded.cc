@@ -26,7 +26,7 @@ template <typename Op>
 Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, const Op& prototype,
                                    const Scores& scores, const Report& report,
                                    PendingBlobs* new_keys) {
-  BoundedCall call{words, bounds_->StartCall(words.size(), scores), new_keys, report.rejected, {}};
+  BoundedCall call{words, bounds_->StartCall(words.size(), scores), new_keys, report.rejected};
   std::vector<Status> statuses(parts.parts());
   std::vector<std::vector<uint32_t>> missing(parts.parts());
   std::vector<ExportBatch> gone(parts.parts());
@@ -35,7 +35,8 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
   if (tiers_ != nullptr) until_read.emplace();
   // Nobody has to go, unless other threads take the room: keys can be inserted as they come.
   const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
-  const bool at_once = bounds_->room() >= words.size() && !bounds_->exact() && !admits;
+  const bool at_once =
+      !bounds_->exact() && !admits && bounds_->HasRoom(shards_.get(), parts.shard_keys());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     std::vector<uint32_t>& keys = missing[part];
     RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
@@ -79,15 +80,19 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
   const uint64_t room = bounds_->room();
   const bool together = bounds_->exact() || (room > 0 && room < total);
   std::vector<std::vector<uint32_t>> lists(together ? 1 : kShards);
+  std::array<uint64_t, kShards> more{};
   for (const std::vector<uint32_t>& keys : missing) {
     for (const uint32_t i : keys) {
-      lists[together ? 0 : ShardOf(Keys::Hash(call->words[i]))].push_back(i);
+      const uint32_t shard = ShardOf(Keys::Hash(call->words[i]));
+      ++more[shard];
+      lists[together ? 0 : shard].push_back(i);
     }
   }
+  call->has_room = bounds_->HasRoom(shards_.get(), more);
   if (together) std::sort(lists[0].begin(), lists[0].end());
   // Where admission decides, equal keys are seen once.
   const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
-  if (room < total || admits) call->next.reset(new uint32_t[call->words.size()]);
+  if (!call->has_room || admits) call->next.reset(new uint32_t[call->words.size()]);
   std::vector<Status> statuses(lists.size());
   std::vector<ExportBatch> gone(lists.size());
   std::vector<std::vector<SlowRow>> slow_gone(lists.size());

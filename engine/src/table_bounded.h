@@ -40,7 +40,8 @@ struct TableOf<Keys>::BoundedCall {
   bool* const rejected;  // Or null.
   // Chains of equal missing keys. Null while there is room for all: then it makes no difference
   // whether equal keys are inserted together or one by one.
-  std::unique_ptr<uint32_t[]> next;
+  std::unique_ptr<uint32_t[]> next = nullptr;
+  bool has_room = true;  // For all keys, when the call began to insert.
 
   uint32_t Next(size_t i) const { return next == nullptr ? KeyChains::kEnd : next[i]; }
 };

@@ -9,7 +9,7 @@ Status TableOf<Keys>::InsertKeys(const uint32_t* keys, size_t count, Insertion<O
   // An eviction reads scores, then the index entry of the lowest one, then its row. Each is asked
   // for some keys ahead, so that it has arrived when the next is to be found.
   constexpr size_t kToLikely = 8, kToRow = 4, kAhead = 16;
-  const bool evicts = bounds_->room() < count && !bounds_->exact();
+  const bool evicts = !insertion.call.has_room && !bounds_->exact();
   const auto hash_of = [&](size_t k) { return Keys::Hash(insertion.call.words[keys[k]]); };
   Candidate likely[kAhead];
   const BucketArray* likely_in[kAhead];

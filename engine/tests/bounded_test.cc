@@ -223,6 +223,42 @@ TEST(ANewEpochOutlivesOldCounts) {
 }
 
 // Saved rows with their scores, brought to a smaller table: the best ones stay.
+// Keys in the order of their hashes, as those of an export, do not take the room of later ones.
+TEST(TheOrderOfAnExportKeepsTheBestToo) {
+  const int64_t max_capacity = 20000 / kSlowdown;
+  const int64_t keys = 2 * max_capacity;
+  std::unique_ptr<Table> all = MakeTable(BoundedOptions(EvictStrategy::kCustomized, keys));
+  const auto scores_of = [](const std::vector<int64_t>& numbers) {
+    return std::vector<uint64_t>(numbers.begin(), numbers.end());
+  };
+  AssignRange(*all, 0, keys);
+  ExportBatch batch;
+  CHECK_OK(all->ExportAll(&batch));
+  CHECK_EQ(batch.size, static_cast<size_t>(keys));
+  const std::vector<uint64_t> scores = scores_of(batch.int_keys);
+  std::unique_ptr<Table> table =
+      MakeTable(BoundedOptions(EvictStrategy::kCustomized, max_capacity));
+  CHECK_OK(table->Assign(KeyBatch(batch.int_keys.data(), batch.size), batch.values.data(), nullptr,
+                         nullptr, {Scores::kExact, scores.data()}, NewKeys::kInsert));
+  CHECK(table->size() >= static_cast<uint64_t>(max_capacity * 99 / 100));
+  const TestKeys best = TestKeys::Range(KeyType::kInt64, max_capacity, keys);
+  CHECK(CountThere(*table, best) >= best.size() * 85 / 100);
+
+  // Half of the keys go, in the same order; those that come then are kept as in any table.
+  std::unique_ptr<Table> lru = MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity));
+  AssignRange(*lru, 0, max_capacity);
+  ExportBatch held;
+  CHECK_OK(lru->ExportAll(&held));
+  size_t removed;
+  CHECK_OK(lru->Remove(KeyBatch(held.int_keys.data(), held.size / 2), &removed));
+  for (int64_t next = keys; next < keys + 10 * max_capacity; next += 1000) {
+    AssignRange(*lru, next, next + 1000);
+  }
+  const TestKeys last =
+      TestKeys::Range(KeyType::kInt64, keys + 9 * max_capacity, keys + 10 * max_capacity);
+  CHECK(CountThere(*lru, last) >= last.size() * 90 / 100);
+}
+
 TEST(RestoringKeepsTheBest) {
   std::unique_ptr<Table> large = MakeTable(BoundedOptions(EvictStrategy::kLru, 2000));
   AssignRange(*large, 0, 2000);

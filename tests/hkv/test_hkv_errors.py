@@ -121,3 +121,29 @@ def test_epochs_out_of_range(epoch: int, mode: Mode) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="epoch"):
         mode.run(lambda: table.set_epoch(tf.constant(epoch, tf.int64)))
     assert mode.run(table.epoch) == 0
+
+
+def test_configs_of_another_kind() -> None:
+    for config in ({"max_capacity": 5}, de.CuckooHashTableConfig()):
+        with pytest.raises(TypeError, match="`config`: expected a HkvHashTableConfig, received"):
+            de.HkvHashTable(tf.int64, tf.float32, 0.0, config=config)
+        with pytest.raises(TypeError, match="`config`: expected a HkvHashTableConfig, received"):
+            de.HkvHashTableCreator(config)
+
+
+def test_max_capacity_alone_is_enough() -> None:
+    assert de.HkvHashTableConfig(max_capacity=1000).init_capacity == 1000
+    assert de.HkvHashTableConfig(max_capacity=2**21).init_capacity == 2**20
+
+
+def test_counts_stay_at_the_largest_score(mode: Mode) -> None:
+    table = table_of(Strategy.LFU)
+    largest = 2**63 - 1
+    mode.run(lambda: table.insert([1], [[1.0]]))
+    mode.run(lambda: table.assign_scores([1], [largest]))
+    mode.run(lambda: table.insert([1], [[1.0]]))
+    scores = mode.run(lambda: table.lookup_scores([1]))
+    assert scores.tolist() == [largest]
+    _, _, exported = mode.run(table.export_with_scores)
+    assert exported.tolist() == [largest]
+    mode.run(lambda: table.assign_scores([1], exported))

@@ -300,3 +300,35 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pickle"):
         table.load(tmp_path, "broken")
     assert scores_of(table) == {1: 1}
+
+
+def test_files_that_are_damaged(tmp_path: Path) -> None:
+    table = de.HkvHashTable(tf.int64, tf.float32, 0.0, name="table", max_capacity=10)
+    table.insert([1], [1.0])
+    table.save(tmp_path)
+    path = tmp_path / "table.npz"
+    whole = path.read_bytes()
+    for content in (b"junk", whole[: len(whole) // 2], b""):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"table\.npz: expected a file that `save` wrote"):
+            table.load(tmp_path)
+    assert table.lookup([1]).numpy().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_smaller_table_keeps_the_best_of_many(shards: int, tmp_path: Path) -> None:
+    """Rows are saved in the order of hashes, which must not decide who stays."""
+
+    def make(max_capacity: int) -> Any:
+        creator = de.HkvHashTableCreator(config_of(Strategy.CUSTOMIZED, max_capacity))
+        devices = ["/CPU:0"] * shards
+        return de.Variable(kv_creator=creator, devices=devices, name="many")
+
+    large, small = make(30_000), make(5_000)
+    numbers = tf.random.shuffle(tf.range(15_000, dtype=tf.int64), seed=1)
+    large.upsert(numbers, tf.ones([15_000, 1]))
+    path = tf.train.Checkpoint(many=large).write(str(tmp_path / "many"))
+    tf.train.Checkpoint(many=small).read(path).assert_consumed()
+    room = 5_000 * shards
+    there = small.lookup(tf.range(15_000 - room, 15_000, dtype=tf.int64)).numpy()
+    assert there.mean() > 0.98

@@ -22,9 +22,10 @@
 //   Candidates: in a table of at most kExactCapacity keys, all keys. In a larger one, some 50 to 70
 // keys whose hashes are near that of the new one: those in 16 buckets of the index, from its own
 // on.
-//   Full: size() is max_capacity. In a table of more than kExactCapacity keys each sixteenth of the
-// hashes also has a share of max_capacity / 32 keys that the others leave to it; hashes being
-// uniform, all have long used it when the table gets full.
+//   Full: size() is max_capacity. In a table of more than kExactCapacity keys the keys of each
+// sixteenth of the hashes are also no more, and have room for no less, than chance would give them
+// (four standard deviations): those that come first, as in the order of an export, do not take the
+// room of others.
 //   Order: a call first writes to the keys that are there. Then it inserts the others one by one,
 //   in
 // the order in which each first occurs. Equal keys count as one: it is inserted, or rejected, with

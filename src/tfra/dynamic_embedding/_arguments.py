@@ -57,8 +57,6 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
 
 def integer(number: Any, what: str, at_least: int) -> int:
     """Returns an integer, or raises TypeError or ValueError."""
-    if isinstance(number, float) and number.is_integer():  # As 1e6.
-        number = int(number)
     if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
         raise TypeError(f"`{what}`: expected an integer, received {number!r}")
     if number < at_least:

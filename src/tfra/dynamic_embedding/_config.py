@@ -31,6 +31,13 @@ class HkvEvictStrategy(enum.IntEnum):
     CUSTOMIZED = 4
 
 
+def checked_config(config: Any) -> HkvHashTableConfig | None:
+    """Returns `config`, or raises TypeError."""
+    if config is not None and not isinstance(config, HkvHashTableConfig):
+        raise TypeError(f"`config`: expected a HkvHashTableConfig, received {config!r}")
+    return config
+
+
 @dataclass
 class CuckooHashTableConfig:
     """Settings of a CuckooHashTable. There are none."""
@@ -59,6 +66,8 @@ class HkvHashTableConfig:
         self.max_capacity = arguments.integer(self.max_capacity, "max_capacity", at_least=1)
         for name in ("max_hbm_for_values", "step_per_epoch", "reserved_key_start_bit"):
             setattr(self, name, arguments.integer(getattr(self, name), name, at_least=0))
+        if self.init_capacity == HKV_INIT_CAPACITY:  # The default, which need not be changed too.
+            self.init_capacity = min(self.init_capacity, self.max_capacity)
         if self.max_capacity < self.init_capacity:
             raise ValueError(
                 f"`max_capacity`: expected at least `init_capacity`, {self.init_capacity}, "

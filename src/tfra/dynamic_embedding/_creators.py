@@ -11,6 +11,7 @@ from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
     HkvHashTableConfig,
+    checked_config,
 )
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
@@ -117,7 +118,7 @@ class HkvHashTableCreator(KVCreator):
     """
 
     def __init__(self, config: HkvHashTableConfig | None = None) -> None:
-        super().__init__(config)
+        super().__init__(checked_config(config))
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HkvHashTableCreator:

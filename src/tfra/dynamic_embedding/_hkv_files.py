@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +72,8 @@ class TableFiles:
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it holds keys or values of another type, or rows of another length.
+            ValueError: If it is damaged, or holds keys or values of another type, or rows of
+                another length.
         """
         path = self._file(directory, file_name)
         if tf.executing_eagerly():
@@ -84,7 +88,7 @@ class TableFiles:
         return self.restore_rows(dict(zip(types, tensors, strict=True)))
 
     def _read(self, path: Path) -> Content:
-        with np.load(path) as file:
+        with _opened(path) as file:
             expected = _description(self._key_dtype.name, self._value_dtype.name, self._dim)
             found = _description(file["key_dtype"], file["value_dtype"], file["dim"])
             if found != expected:
@@ -96,6 +100,18 @@ class TableFiles:
     def _file(self, directory: Any, file_name: str | None) -> Path:
         name = self.name if file_name is None else file_name
         return Path(os.fspath(directory)) / (name.replace("/", "_") + ".npz")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The arrays of a file that `save` wrote."""
+    with path.open("rb") as file:
+        try:
+            arrays = np.load(file)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            message = f"{path}: expected a file that `save` wrote. Received: {error}"
+            raise ValueError(message) from error
+        yield arrays
 
 
 def _description(key_dtype: Any, value_dtype: Any, dim: Any) -> str:

@@ -14,6 +14,7 @@ from tfra.dynamic_embedding._config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
     HkvHashTableConfig,
+    checked_config,
 )
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._hkv import ScoredTable
@@ -65,7 +66,7 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
     It never holds more than `max_capacity` keys. Every key has a score, which each write renews. A
     key that comes to a full table takes the place of the one with the lowest score; if its own is
     lower still, it is rejected. What evicts whom is exact in tables of up to 2048 keys; in larger
-    ones the lowest of some hundred candidates goes. See docs/hkv.md.
+    ones the lowest of some 60 candidates goes. See docs/hkv.md.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -129,11 +130,9 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         reserved_key_start_bit: int = 0,
         tier_directory: Any = None,
     ) -> None:
-        if config is not None and not isinstance(config, HkvHashTableConfig):
-            raise TypeError(f"`config`: expected a HkvHashTableConfig, received {config!r}")
         # A copy, which is checked once more: the caller may change theirs.
         self._config = dataclasses.replace(
-            config
+            checked_config(config)
             or HkvHashTableConfig(
                 init_capacity,
                 max_capacity,
