@@ -76,8 +76,9 @@ class Shards:
         ]
         if not isinstance(found[0], tuple):
             return _stitch(numbers, found, keys, name)
-        values, exists = (list(results) for results in zip(*found, strict=True))
-        return _stitch(numbers, values, keys, name), _stitch(numbers, exists, keys, None)
+        first, *others = (list(results) for results in zip(*found, strict=True))
+        stitched = [_stitch(numbers, results, keys, None) for results in others]
+        return _stitch(numbers, first, keys, name), *stitched
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""
