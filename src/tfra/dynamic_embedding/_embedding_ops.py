@@ -37,7 +37,7 @@ def embedding_lookup(
 
     Args:
         params: A `Variable`, or what stands for one.
-        ids: Keys. Can be a tensor of any shape.
+        ids: Keys. Can be a tensor of any shape, or a `tf.RaggedTensor`.
         partition_strategy: Not used; `tf.nn.embedding_lookup` has it.
         name: Not used.
         validate_indices: Not used; `tf.nn.embedding_lookup` has it.
@@ -45,13 +45,15 @@ def embedding_lookup(
         return_trainable: Whether to return the trainable too.
 
     Returns:
-        A tensor of shape `ids.shape + [dim]`. With `return_trainable`, a pair of that and the
-        `TrainableWrapper` that gradients are taken for and that optimizers are given.
+        A tensor of shape `ids.shape + [dim]`, ragged if they are. With `return_trainable`, a pair
+        of that and the `TrainableWrapper` that gradients are taken for and optimizers are given.
 
     Raises:
         TypeError: If `ids` are not of the key type, or `params` is something else.
     """
     params = only_one(params)
+    if isinstance(ids, tf.RaggedTensor):
+        return _of_ragged(embedding_lookup, params, ids, max_norm, return_trainable)
     if _has_no_gradient(params) and not return_trainable:
         return params.lookup(ids)
     stand_in = stand_in_of(params)
@@ -84,6 +86,8 @@ def embedding_lookup_unique(
         A tensor of shape `ids.shape + [dim]`; see `embedding_lookup`.
     """
     params = only_one(params)
+    if isinstance(ids, tf.RaggedTensor):
+        return _of_ragged(embedding_lookup_unique, params, ids, max_norm, return_trainable)
     if not _has_no_gradient(params) or return_trainable:
         params = stand_in_of(params)
     variable = params if isinstance(params, Variable) else params.params
@@ -93,6 +97,20 @@ def embedding_lookup_unique(
     rows = tf.gather(rows, tf.reshape(numbers, tf.shape(ids)))
     rows = tf.ensure_shape(rows, ids.shape.concatenate([variable.dim]))
     return (rows, params) if return_trainable else rows
+
+
+def _of_ragged(
+    lookup: Callable[..., Any],
+    params: Params,
+    ids: tf.RaggedTensor,
+    max_norm: float | None,
+    return_trainable: bool,
+) -> Any:
+    """Looks up the values of ragged ids; the result has their rows."""
+    found = lookup(params, ids.flat_values, max_norm=max_norm, return_trainable=return_trainable)
+    if return_trainable:
+        return ids.with_flat_values(found[0]), found[1]
+    return ids.with_flat_values(found)
 
 
 def embedding_lookup_sparse(

@@ -13,6 +13,7 @@ import dataclasses
 import threading
 import uuid
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,12 +127,20 @@ class TrainsTables(_Base):  # type: ignore[misc]
         # In a graph too, nothing is updated before it is known that all may be.
         claims = [op for gradient in gradients for op in self._claim(gradient.stand_in.params)]
         claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
+        for stand_in in self._take_expected():
+            if id(stand_in) not in tables:
+                stand_in.warn_if_untrained()
         with tf.control_dependencies(claimed), _taking_step(gradients):
             if claimed:
                 tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
+
+    def _take_expected(self) -> list[ShadowVariable]:
+        """Those that were looked up in the model that this one trains, since the last step."""
+        expected = [stand_in() for stand_in in self.__dict__.pop("_expected_stand_ins", ())]
+        return [stand_in for stand_in in expected if stand_in is not None]
 
     def __reduce__(self) -> Any:
         function, *rest = super().__reduce__()
@@ -275,6 +284,16 @@ def adopt(optimizer: Any) -> Any:
         _adopted[cls] = adopted
     object.__setattr__(optimizer, "__class__", _adopted[cls])
     return optimizer
+
+
+def expect_step(optimizer: Any, stand_in: ShadowVariable) -> None:
+    """Lets the only optimizer of a model warn if it is not given what its model looks up."""
+    inner = inner_optimizers(optimizer)
+    if len(inner) == 1:
+        expect_step(inner[0], stand_in)
+    elif not inner:
+        expected = adopt(optimizer).__dict__.setdefault("_expected_stand_ins", [])
+        expected.append(weakref.ref(stand_in))
 
 
 def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer | None:

@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from tfra._keras import calling_optimizer, is_rebuilding, keras, require_backend
+from tfra._keras import (
+    calling_optimizer,
+    compiled_optimizer,
+    is_rebuilding,
+    keras,
+    require_backend,
+)
 from tfra._tf import (
     SAVE_FOR_CHECKPOINT,
     AutoTrackable,
@@ -31,8 +37,11 @@ from tfra._tf import (
 )
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._variable import Variable
+from tfra.dynamic_embedding._weights_array import EmptyWithContent, from_bytes, to_bytes
 
 _making = threading.RLock()
+# Graphs of branches and functions, within graphs of TF1 style, in which rows were looked up.
+_in_branches: weakref.WeakSet[Any] = weakref.WeakSet()
 updating_tables = threading.local()  # .now: whether an optimizer that can is at work.
 
 # Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
@@ -94,15 +103,6 @@ class TrainableWrapper:
         raise NotImplementedError
 
 
-class _Rows(np.ndarray[Any, Any]):
-    """The value of a stand-in, which is empty, with the content of its Variable.
-
-    So that `model.get_weights()` and `set_weights()`, which callbacks use, take tables along.
-    """
-
-    content: Any = None
-
-
 class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     """Stands for a `Variable` in training, like a variable of Keras without rows.
 
@@ -153,6 +153,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         self._params = lambda: params
         self.max_norm = max_norm
         self._lookups = 0
+        self._traced = False  # Whether some of them were in a function.
         self._steps = 0
         self._warned = False
 
@@ -175,19 +176,36 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     def _write_object_proto(self, proto: Any, options: Any) -> None:
         write_plain_object(proto)
 
+    # --- Its value: in the place of an array without rows, what the Variable holds.
+
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns an empty array, by which `assign` brings back the rows as they are now."""
-        empty = np.zeros([0, self.params.dim], self.params.value_dtype.as_numpy_dtype)
-        rows = empty.view(_Rows)
-        rows.content = self.params.content()
-        return rows
+        return EmptyWithContent.of(self.params.content())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Returns all that the Variable holds as bytes, which Keras writes to its files."""
+        return to_bytes(self.params.content())
 
     def assign(self, value: Any) -> Any:
-        """Replaces the rows by those of an array that `numpy` returned; others are empty."""
-        if isinstance(value, _Rows) and value.content is not None:
-            self.params.restore(value.content)
-            return self.value
-        return super().assign(value)
+        """Replaces the rows by those of what `numpy` or `__array__` returned.
+
+        Raises:
+            ValueError: If it is another array, which has no rows.
+        """
+        if tf.is_tensor(value) or isinstance(value, keras.Variable):
+            return super().assign(value)  # By an optimizer: of the stand-in, to no effect.
+        content = getattr(value, "content", None)
+        if content is None:
+            array = np.asarray(value)
+            if array.dtype != np.uint8 or array.ndim != 1:
+                raise ValueError(
+                    f"The weights of {self.params.name!r} are a table: expected what its `numpy()` "
+                    "returned, as `model.get_weights()` has it, or a copy of that. Received: an "
+                    f"array of shape {array.shape} and type {array.dtype}"
+                )
+            content = from_bytes(array, self.params.key_dtype, self.params.value_dtype)
+        self.params.restore(content)
+        return self.value
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""
@@ -201,6 +219,14 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         self.value.read_value()  # A tape watches what is read.
         self._note_lookup()
         return self.value.handle
+
+    # Optimizers of tf.compat.v1 ask variables for these two.
+    _in_graph_mode = False
+
+    @property
+    def device(self) -> str:
+        """Where the variable without rows is."""
+        return self.value.device
 
     # Every optimizer of Keras asks for these two, and thereby learns to update tables.
 
@@ -224,11 +250,23 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     # --- Lookups that nothing is learned from.
 
     def _note_lookup(self) -> None:
-        if self._steps or self._warned or not tape_may_record():
+        if self._steps or self._warned:
+            return
+        if not tape_may_record():
+            if self._traced:  # The function that was to train it has been made.
+                self.warn_if_untrained()
             return
         self._lookups += 1
-        if self._lookups >= _MANY_LOOKUPS:
-            self.warn_if_untrained()
+        if tf.executing_eagerly():
+            if self._lookups >= _MANY_LOOKUPS:
+                self.warn_if_untrained()
+            return
+        self._traced = True
+        optimizer = compiled_optimizer()
+        if optimizer is not None:
+            from tfra.dynamic_embedding._keras_optimizer import expect_step
+
+            expect_step(optimizer, self)
 
     def note_step(self) -> None:
         """Called by optimizers when they update the rows."""
@@ -240,9 +278,9 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             return
         self._warned = True
         warnings.warn(
-            f"{self.params.name!r} was looked up for training {self._lookups} times, and no "
-            "optimizer step was taken on it. Is its variable among those that gradients are taken "
-            "for and that the optimizer is given (`layer.trainable_variables`)?",
+            f"{self.params.name!r} was looked up for training, and no optimizer step was taken on "
+            "it. Is its variable among those that gradients are taken for and that the optimizer "
+            "is given (`layer.trainable_variables`)?",
             stacklevel=4,
         )
 
@@ -271,6 +309,8 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     def gradient_target(self) -> tf.Tensor:
         """The handle that gradients are taken with respect to."""
+        if not in_plain_graph():
+            _in_branches.add(tf.compat.v1.get_default_graph())
         return self.handle
 
     @property
@@ -306,8 +346,15 @@ def gradient_of_stand_in(op: Any, keys: tf.Tensor, gradients: tf.Tensor) -> tf.I
     """Returns the gradient of a stand-in from those of rows.
 
     Raises:
-        NotImplementedError: If the op is in the body of a tf.while_loop.
+        NotImplementedError: If the op is in the body of a tf.while_loop, or in a branch within a
+            graph of TF1 style.
     """
+    if getattr(op, "graph", None) in _in_branches:
+        raise NotImplementedError(
+            "Gradients of rows can't be taken in a tf.cond or tf.function within a graph of TF1 "
+            "style: of a branch that is not taken TensorFlow gives the gradient of a key. Look the "
+            "rows up before it."
+        )
     if is_in_while_loop(getattr(op, "graph", None)):
         raise NotImplementedError(
             "Gradients of rows can't be taken in the body of a tf.while_loop, whose gradient adds "
@@ -328,7 +375,8 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
     if isinstance(params, TrainableWrapper):
         return params
     _check_params(params)
-    owner = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+    with tf.init_scope():  # A branch of tf.cond has a graph of its own, within that of TF1 style.
+        owner = tf.compat.v1.get_default_graph() if in_plain_graph() else None
     with _making:
         found = params.stand_ins.get(owner)
         if found is None:
@@ -336,7 +384,8 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
             if owner is None:
                 found = ShadowVariable(params, name)
             else:
-                found = GraphTrainableWrapper(params, name)
+                with tf.init_scope():
+                    found = GraphTrainableWrapper(params, name)
             found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
             params.stand_ins[owner] = found
         return found

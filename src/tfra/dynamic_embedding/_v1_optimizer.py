@@ -79,6 +79,20 @@ class TrainsTables(_Base):  # type: ignore[misc]
 
     bp_v2 = False
 
+    def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Computes gradients; a tape is told of what is behind a `ShadowVariable`."""
+        if var_list is None:
+            return super().compute_gradients(loss, var_list, *args, **kwargs)
+        shadows = {id(v.value): v for v in var_list if isinstance(v, ShadowVariable)}
+        plain = [v.value if isinstance(v, ShadowVariable) else v for v in var_list]
+        computed = super().compute_gradients(loss, plain, *args, **kwargs)
+        return [(gradient, shadows.get(id(v), v)) for gradient, v in computed]
+
+    def get_slot_names(self) -> list[str]:
+        """Returns the names of the slots, those of tables too."""
+        of_tables = self.__dict__.get("_slots_of_tables", {}).values()
+        return sorted({*super().get_slot_names(), *(name for slots in of_tables for name in slots)})
+
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients; a table's, if lookups gave it several times, once."""
         once: dict[int, tuple[Any, Any]] = {}

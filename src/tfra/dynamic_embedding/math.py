@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfra._tf import tf
 
 sparse_fill_empty_rows = tf.sparse.fill_empty_rows
 sparse_reshape = tf.sparse.reshape
-sparse_segment_sum = tf.sparse.segment_sum
+
+
+def sparse_segment_sum(
+    data: Any, indices: Any, segment_ids: Any, name: str | None = None, num_segments: Any = None
+) -> tf.Tensor:
+    """Does what `tf.sparse.segment_sum` does, with the order of arguments of TensorFlow 1.
+
+    Args:
+        data: A tensor.
+        indices: Which of its rows are added up.
+        segment_ids: For each of these the number of its sum, ascending.
+        name: A name for the operation (optional).
+        num_segments: The number of sums (optional).
+
+    Returns:
+        A tensor of sums.
+    """
+    return tf.sparse.segment_sum(data, indices, segment_ids, num_segments, name)
+
 
 __all__ = ["sparse_fill_empty_rows", "sparse_reshape", "sparse_segment_sum"]

@@ -8,7 +8,12 @@ from typing import Any
 from tfra._keras import keras
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._pooling import Bags, Combiner
+from tfra.dynamic_embedding._pooling import (
+    FUSED_COMBINERS,
+    Bags,
+    Combiner,
+    combiner_function,
+)
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers._embedding import Embedding
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype
@@ -43,6 +48,13 @@ class SquashedEmbedding(Embedding):
         batch = tf.constant([], tf.int64) if single else tf.shape(ids, tf.int64)[:1]
         examples = tf.reduce_prod(batch)
         size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
+        if self.combiner not in FUSED_COMBINERS:
+            # Dense rows for functions that do not know ragged ones.
+            rows = tf.reshape(
+                self.shadow.lookup(ids, training), [examples, size, self.embedding_size]
+            )
+            combined = self._cast(combiner_function(self.combiner)(rows, axis=1))
+            return tf.reshape(combined, [self.embedding_size]) if single else combined
         splits = tf.range(examples + 1) * size
         flat = tf.reshape(ids, [-1])
         bags = Bags(flat, splits, None, batch, tf.TensorShape(static))

@@ -217,6 +217,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
         """Returns what a call returns, without its values."""
         check_ids_dtype(ids.dtype, self.key_dtype)
+        if not type(self).call.__module__.startswith("tfra."):
+            return keras.Operation.compute_output_spec(self, ids)  # Of a user's subclass.
         shape = tuple(ids.shape)
         if getattr(ids, "ragged", False) or getattr(ids, "sparse", False):
             shape = (*shape[:-1], self.embedding_size)
