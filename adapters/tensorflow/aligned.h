@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -19,14 +20,21 @@ inline size_t AlignedSize(size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+// Asks for huge pages in memory that is not touched yet. A hint.
+inline void UseHugePages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  const auto start = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
+  if (start < end) (void)madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
+#endif
+}
+
 // To be freed with std::free. REQUIRES: bytes is an AlignedSize.
 inline void* AlignedAllocate(size_t bytes) {
   const bool large = bytes >= kHugePage;
   void* data = std::aligned_alloc(large ? kHugePage : kTensorAlignment, bytes);
   if (data == nullptr) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  if (large) (void)madvise(data, bytes, MADV_HUGEPAGE);  // A hint.
-#endif
+  UseHugePages(data, bytes);
   return data;
 }
 

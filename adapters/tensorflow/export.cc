@@ -1,9 +1,11 @@
 // Whole tables as tensors. Rows go straight into the result, a batch at a time, so that an export
 // takes no more memory than its result.
 #include <algorithm>
-#include <cstdlib>
+#include <atomic>
 #include <cstring>
-#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "aligned.h"
 #include "arguments.h"
@@ -14,47 +16,42 @@
 namespace tfra::tf {
 namespace {
 
-// Grows as rows come: others may insert while a table is exported.
-class GrowingBuffer {
+// Memory of TensorFlow's, which on some machines keeps what it had before: then it need not be
+// cleared again.
+class Buffer {
  public:
-  GrowingBuffer() = default;
-  ~GrowingBuffer() { std::free(data_); }
-  GrowingBuffer(const GrowingBuffer&) = delete;
-  GrowingBuffer& operator=(const GrowingBuffer&) = delete;
-
-  void Reserve(size_t bytes) {
-    if (bytes <= capacity_) return;
-    const size_t capacity = AlignedSize(bytes);
-    void* data = AlignedAllocate(capacity);
-    if (size_ > 0) std::memcpy(data, data_, size_);
-    std::free(data_);
-    data_ = data;
-    capacity_ = capacity;
+  // Keeps what is there.
+  void Resize(size_t bytes) {
+    bytes = std::max<size_t>(bytes, 1);  // A tensor wants some memory.
+    const auto elements = static_cast<int64_t>(bytes);
+    Tensor memory(TF_AllocateTensor(TF_INT8, &elements, 1, bytes));
+    if (memory.get() == nullptr) throw std::bad_alloc();
+    UseHugePages(memory.data<char>(), bytes);
+    if (bytes_ > 0) std::memcpy(memory.data<char>(), memory_.data<char>(), std::min(bytes, bytes_));
+    memory_ = std::move(memory);
+    bytes_ = bytes;
   }
 
-  void* Append(size_t bytes) {
-    if (size_ + bytes > capacity_) Reserve((size_ + bytes) * 5 / 4);
-    void* end = static_cast<char*>(data_) + size_;
-    size_ += bytes;
-    return end;
+  template <typename T>
+  void Write(size_t offset, const std::vector<T>& elements) {
+    if (elements.empty()) return;
+    std::memcpy(memory_.data<char>() + offset, elements.data(), elements.size() * sizeof(T));
   }
+  char* data() { return memory_.data<char>(); }
 
-  void Append(const void* bytes, size_t count) {
-    if (count > 0) std::memcpy(Append(count), bytes, count);
-  }
-
-  // Gives the memory up to a tensor.
+  // Gives the first bytes up to a tensor.
   Tensor Take(TF_DataType type, const Dims& dims) {
-    Reserve(1);
+    const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
+    void* data = memory_.data<void>();
     return Tensor(TF_NewTensor(
-        type, dims.data(), static_cast<int>(dims.size()), std::exchange(data_, nullptr),
-        std::exchange(size_, 0), [](void* data, size_t, void*) { std::free(data); }, nullptr));
+        type, dims.data(), static_cast<int>(dims.size()), data, bytes,
+        [](void*, size_t, void* memory) { TF_DeleteTensor(static_cast<TF_Tensor*>(memory)); },
+        memory_.Release()));
   }
 
  private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
+  Tensor memory_{nullptr};
+  size_t bytes_ = 0;
 };
 
 // What is exported beside the keys.
@@ -70,13 +67,11 @@ class Exporter {
  public:
   Exporter(const OpContext& context, std::vector<TableUse> tables)
       : context_(context), tables_(std::move(tables)) {
-    for (const TableUse& table : tables_) expected_rows_ += table->size();
     const Table& first = *tables_[0];
     type_ = first.options().value_type;
     dim_ = first.options().dim;
     slot_elements_ = first.slot_elements();
     key_bytes_ = key_dtype() == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
-    if (key_dtype() != TF_STRING) keys_.Reserve(expected_rows_ * key_bytes_);
   }
 
   const TableUse& first() const { return tables_[0]; }
@@ -84,71 +79,104 @@ class Exporter {
   // Goes through the tables, so many rows at a time, and sets the outputs: the keys and the parts,
   // in their order.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
-    if (parts.values && type_ != ValueType::kString) values_.Reserve(expected_rows_ * RowBytes());
-    // One thread reads the table while another one copies what was read before: to memory that is
-    // new, which takes as long.
-    ExportBatch read, kept;
+    size_t room = 0;
+    for (const TableUse& table : tables_) room += table->size();
+    Resize(room, parts);
+    // Others may insert meanwhile: what there is no room for, and where it belongs.
+    std::vector<std::pair<size_t, ExportBatch>> beyond;
+    std::mutex mutex;
+    std::atomic<size_t> next{0};
     for (const TableUse& table : tables_) {
-      for (ExportCursor cursor; !cursor.done; std::swap(read, kept)) {
-        ParallelFor(2, 2, [&](size_t part) {
-          if (part == 0) {
-            Check(table->Export(rows_at_a_time, &cursor, &read));
+      ParallelFor(2, 2, [&](size_t half) {
+        ExportBatch batch;
+        for (ExportCursor cursor = ExportCursor::Half(half); !cursor.done;) {
+          Check(table->Export(rows_at_a_time, &cursor, &batch));
+          const size_t row = next.fetch_add(batch.size);
+          if (row + batch.size <= room) {
+            Place(&batch, row, parts);
           } else {
-            Append(&kept, parts);
+            std::lock_guard lock(mutex);
+            beyond.emplace_back(row, std::exchange(batch, {}));
           }
-        });
-      }
+        }
+      });
     }
-    Append(&kept, parts);
-    int output = 0;
-    if (key_dtype() == TF_STRING) {
-      StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows_}));
-    } else {
-      context_.SetOutput(output++, keys_.Take(key_dtype(), {rows_}));
-    }
-    if (parts.values && type_ == ValueType::kString) {
-      StoreStrings(string_values_, context_.Output(output++, TF_STRING, {rows_, dim_}));
-    } else if (parts.values) {
-      context_.SetOutput(output++, values_.Take(DataTypeOf(type_), {rows_, dim_}));
-    }
-    if (parts.slots_and_metadata) {
-      context_.SetOutput(output++, slots_.Take(DataTypeOf(ComputeType(type_)),
-                                               {rows_, static_cast<int64_t>(slot_elements_)}));
-      const bool metadata = tables_[0]->options().metadata;
-      context_.SetOutput(output++, metadata_.Take(TF_INT32, {rows_, metadata ? 2 : 0}));
-    }
-    if (parts.scores) {
-      context_.SetOutput(output, scores_.Take(TF_INT64, {IsBounded(*first()) ? rows_ : 0}));
-    }
+    if (!beyond.empty()) Resize(next, parts);
+    for (auto& [row, batch] : beyond) Place(&batch, row, parts);
+    SetOutputs(static_cast<int64_t>(next.load()), parts);
   }
 
  private:
   TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
+  size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
+  bool has_metadata() const { return first()->options().metadata; }
 
-  // Adds a batch to the outputs.
-  void Append(ExportBatch* batch, const Parts& parts) {
-    rows_ += static_cast<int64_t>(batch->size);
-    if (key_bytes_ == sizeof(int32_t)) {
-      auto* out = static_cast<int32_t*>(keys_.Append(batch->size * key_bytes_));
-      for (size_t i = 0; i < batch->size; ++i) out[i] = static_cast<int32_t>(batch->int_keys[i]);
+  // Makes room for so many rows.
+  void Resize(size_t rows, const Parts& parts) {
+    if (key_dtype() == TF_STRING) {
+      string_keys_.resize(rows);
     } else {
-      keys_.Append(batch->int_keys.data(), batch->int_keys.size() * key_bytes_);
+      keys_.Resize(rows * key_bytes_);
     }
-    std::move(batch->string_keys.begin(), batch->string_keys.end(),
-              std::back_inserter(string_keys_));
-    if (parts.values) {
-      values_.Append(batch->values.data(), batch->values.size());
-      std::move(batch->string_values.begin(), batch->string_values.end(),
-                std::back_inserter(string_values_));
+    if (parts.values && type_ == ValueType::kString) {
+      string_values_.resize(rows * static_cast<size_t>(dim_));
+    } else if (parts.values) {
+      values_.Resize(rows * RowBytes());
     }
     if (parts.slots_and_metadata) {
-      slots_.Append(batch->slots.data(), batch->slots.size());
-      metadata_.Append(batch->metadata.data(), batch->metadata.size() * sizeof(RowMetadata));
+      slots_.Resize(rows * SlotsBytes());
+      metadata_.Resize(has_metadata() ? rows * sizeof(RowMetadata) : 0);
+    }
+    if (parts.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
+  }
+
+  // Puts a batch where its first row belongs.
+  void Place(ExportBatch* batch, size_t row, const Parts& parts) {
+    if (key_bytes_ == sizeof(int32_t)) {
+      auto* out = reinterpret_cast<int32_t*>(keys_.data()) + row;
+      for (size_t i = 0; i < batch->size; ++i) out[i] = static_cast<int32_t>(batch->int_keys[i]);
+    } else {
+      keys_.Write(row * key_bytes_, batch->int_keys);
+    }
+    std::move(batch->string_keys.begin(), batch->string_keys.end(),
+              string_keys_.begin() + static_cast<std::ptrdiff_t>(row));
+    if (parts.values) {
+      values_.Write(row * RowBytes(), batch->values);
+      std::move(batch->string_values.begin(), batch->string_values.end(),
+                string_values_.begin() + static_cast<std::ptrdiff_t>(row) * dim_);
+    }
+    if (parts.slots_and_metadata) {
+      slots_.Write(row * SlotsBytes(), batch->slots);
+      metadata_.Write(row * sizeof(RowMetadata), batch->metadata);
     }
     if (parts.scores) {
       ClampScores(batch->scores.data(), batch->scores.size());
-      scores_.Append(batch->scores.data(), batch->scores.size() * sizeof(uint64_t));
+      scores_.Write(row * sizeof(uint64_t), batch->scores);
+    }
+  }
+
+  void SetOutputs(int64_t rows, const Parts& parts) {
+    int output = 0;
+    if (key_dtype() == TF_STRING) {
+      string_keys_.resize(static_cast<size_t>(rows));
+      StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows}));
+    } else {
+      context_.SetOutput(output++, keys_.Take(key_dtype(), {rows}));
+    }
+    if (parts.values && type_ == ValueType::kString) {
+      string_values_.resize(static_cast<size_t>(rows * dim_));
+      StoreStrings(string_values_, context_.Output(output++, TF_STRING, {rows, dim_}));
+    } else if (parts.values) {
+      context_.SetOutput(output++, values_.Take(DataTypeOf(type_), {rows, dim_}));
+    }
+    if (parts.slots_and_metadata) {
+      context_.SetOutput(output++, slots_.Take(DataTypeOf(ComputeType(type_)),
+                                               {rows, static_cast<int64_t>(slot_elements_)}));
+      context_.SetOutput(output++, metadata_.Take(TF_INT32, {rows, has_metadata() ? 2 : 0}));
+    }
+    if (parts.scores) {
+      context_.SetOutput(output, scores_.Take(TF_INT64, {IsBounded(*first()) ? rows : 0}));
     }
   }
 
@@ -159,9 +187,7 @@ class Exporter {
   size_t slot_elements_;
   size_t key_bytes_;
 
-  size_t expected_rows_ = 0;
-  int64_t rows_ = 0;
-  GrowingBuffer keys_, values_, slots_, metadata_, scores_;
+  Buffer keys_, values_, slots_, metadata_, scores_;
   std::vector<std::string> string_keys_, string_values_;
 };
 

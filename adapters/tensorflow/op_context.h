@@ -60,10 +60,16 @@ class Tensor {
     if (tensor_ != nullptr) TF_DeleteTensor(tensor_);
   }
   Tensor(Tensor&& other) noexcept : tensor_(std::exchange(other.tensor_, nullptr)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(tensor_, other.tensor_);
+    return *this;
+  }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
   TF_Tensor* get() const { return tensor_; }
+  // Gives it up to the caller.
+  TF_Tensor* Release() { return std::exchange(tensor_, nullptr); }
   TF_DataType type() const { return TF_TensorType(tensor_); }
   Dims dims() const;
   int64_t elements() const { return ElementsIn(dims()); }

@@ -65,6 +65,7 @@ void TF_DeleteBuffer(TF_Buffer*);
 TF_Tensor* TF_NewTensor(TF_DataType, const int64_t* dims, int rank, void* data, size_t bytes,
                         void (*deallocator)(void* data, size_t bytes, void* argument),
                         void* argument);
+TF_Tensor* TF_AllocateTensor(TF_DataType, const int64_t* dims, int rank, size_t bytes);
 void TF_DeleteTensor(TF_Tensor*);
 TF_DataType TF_TensorType(const TF_Tensor*);
 int TF_NumDims(const TF_Tensor*);

@@ -30,7 +30,8 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
   EpochGuard guard;
   std::vector<SlowRow> slow;
   uint64_t from = cursor->position;
-  for (uint32_t s = ShardOf(from); s < kShards; from = ++s < kShards ? ShardStart(s) : 0) {
+  const uint32_t end = cursor->end == 0 ? kShards : ShardOf(cursor->end);
+  for (uint32_t s = ShardOf(from); s < end; from = ++s < end ? ShardStart(s) : 0) {
     const Shard& shard = shards_[s];
     const BucketArray* array = shard.array();
     for (uint64_t bucket = array->HomeOf(from); bucket < array->count; ++bucket) {

@@ -163,10 +163,17 @@ struct AdmissionState {
 
 using MetadataPredicate = std::function<bool(const RowMetadata&)>;
 
-// Where an export goes on. Starts at its default value.
+// Where an export goes on. Starts at its default value, or, for one of two halves of the table that
+// are exported side by side, at Half.
 struct ExportCursor {
   uint64_t position = 0;
   bool done = false;
+  uint64_t end = 0;  // Where it ends; 0: with the table.
+
+  static ExportCursor Half(size_t half) {
+    constexpr uint64_t kMiddle = uint64_t{1} << 63;
+    return half == 0 ? ExportCursor{0, false, kMiddle} : ExportCursor{kMiddle, false, 0};
+  }
 };
 
 // A part of the table's content, n rows. Only the vectors of the table's types are filled.
