@@ -328,3 +328,10 @@ def test_arguments_of_a_wrong_kind() -> None:
         de.CuckooHashTable(tf.int64, tf.float32, 0.0, device=3)
     with pytest.raises(TypeError, match=r"`init_size`: expected an integer, received 10000\.0"):
         de.Variable(init_size=1e4)
+
+
+def test_creators_take_no_saver() -> None:
+    for creator in (de.CuckooHashTableCreator, de.HkvHashTableCreator):
+        assert creator(config=None, saver=None).config is None
+        with pytest.raises(NotImplementedError, match="`saver`: expected None, since tables are"):
+            creator(saver="a saver")

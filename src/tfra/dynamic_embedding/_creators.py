@@ -22,11 +22,20 @@ class KVCreator(abc.ABC):
 
     Args:
         config: Settings that `create` uses.
+        saver: None. Tables are saved by checkpoints of TensorFlow and files of Keras.
+
+    Raises:
+        NotImplementedError: If there is a `saver`.
     """
 
     config: Any = None  # Of a subclass whose constructor does not call this one.
 
-    def __init__(self, config: Any = None) -> None:
+    def __init__(self, config: Any = None, saver: None = None) -> None:
+        if saver is not None:
+            raise NotImplementedError(
+                "`saver`: expected None, since tables are saved by tf.train.Checkpoint, SavedModel "
+                f"and files of Keras, received {saver!r}"
+            )
         self.config = config
 
     def get_config(self) -> dict[str, Any]:
@@ -69,8 +78,8 @@ class CuckooHashTableCreator(KVCreator):
     'DynamicEmbedding_Variable-1of1'
     """
 
-    def __init__(self, config: CuckooHashTableConfig | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, config: CuckooHashTableConfig | None = None, saver: None = None) -> None:
+        super().__init__(config, saver)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> CuckooHashTableCreator:
@@ -117,8 +126,8 @@ class HkvHashTableCreator(KVCreator):
     'HkvHashTable'
     """
 
-    def __init__(self, config: HkvHashTableConfig | None = None) -> None:
-        super().__init__(checked_config(config))
+    def __init__(self, config: HkvHashTableConfig | None = None, saver: None = None) -> None:
+        super().__init__(checked_config(config), saver)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HkvHashTableCreator:
