@@ -50,13 +50,15 @@ void LookAt(const BucketArray& array, uint32_t shard, uint64_t first, uint64_t b
   *best = {shard, entry, lowest};
 }
 
-// Whether nearly all of some buckets have keys, as those of a full table do. Their first place is
-// taken first.
+// Whether most of some buckets have keys, as those of a full table do. The first places are taken
+// first: two of them tell enough.
 bool IsPopulated(const BucketArray& array, uint64_t first, uint64_t buckets) {
   const uint64_t* score = array.scores() + first * kBucketEntries;
   uint64_t taken = 0;
-  for (uint64_t b = 0; b < buckets; ++b, score += kBucketEntries) taken += *score != kNoScore;
-  return 8 * taken >= 7 * buckets;
+  for (uint64_t b = 0; b < buckets; ++b, score += kBucketEntries) {
+    taken += std::min(score[0], score[1]) != kNoScore;
+  }
+  return 4 * taken >= 3 * buckets;
 }
 
 }  // namespace
@@ -181,14 +183,18 @@ void Bounds::GiveRoom(uint64_t size) {
   if (size > share_) room_.fetch_add(1, std::memory_order_relaxed);
 }
 
-bool Bounds::HasRoom(const Shard* shards, const std::array<uint64_t, kShards>& more) const {
-  uint64_t total = 0;
+Room Bounds::RoomFor(const Shard* shards, const std::array<uint64_t, kShards>& more) const {
   bool fits = true;
+  uint64_t wanted = 0;  // Of the room that shards share.
   for (uint32_t s = 0; s < kShards; ++s) {
-    total += more[s];
-    fits &= shards[s].size() + more[s] <= most_;
+    const uint64_t size = shards[s].size();
+    fits &= size + more[s] <= most_;
+    const uint64_t own = std::max(size, share_), in_the_end = std::min(size + more[s], most_);
+    if (in_the_end > own) wanted += in_the_end - own;
   }
-  return fits && total <= room();
+  const uint64_t room = this->room();
+  if (fits && wanted <= room) return Room::kForAll;
+  return room > 0 && wanted > room ? Room::kForSome : Room::kOfEachShard;
 }
 
 void Bounds::Clear() {

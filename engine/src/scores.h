@@ -110,6 +110,10 @@ class CountMemory {
   std::array<uint64_t, kShards> turns_{};
 };
 
+// The room for some new keys: for all of them; for some, which depends on who comes first; or
+// whatever their shard has, and nobody else can take.
+enum class Room { kForAll, kForSome, kOfEachShard };
+
 // The bound of a table: its clock, the room that is left, the counts it remembers. Any thread,
 // except where a shard's mutex is asked for.
 class Bounds {
@@ -135,8 +139,8 @@ class Bounds {
   // Takes room for one more key of a shard of `size` keys, if there is some. REQUIRES, for these
   // two: the shard's mutex.
   bool TakeRoom(uint64_t size);
-  // Whether so many more keys of each shard need not evict, unless other threads take the room.
-  bool HasRoom(const Shard* shards, const std::array<uint64_t, kShards>& more) const;
+  // What so many more keys of each shard find, unless other threads take it.
+  Room RoomFor(const Shard* shards, const std::array<uint64_t, kShards>& more) const;
   // Gives back what one key of a shard of `size` keys took.
   void GiveRoom(uint64_t size);
   // The keys that a shard was asked to take so far. REQUIRES: its mutex.

@@ -35,8 +35,8 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
   if (tiers_ != nullptr) until_read.emplace();
   // Nobody has to go, unless other threads take the room: keys can be inserted as they come.
   const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
-  const bool at_once =
-      !bounds_->exact() && !admits && bounds_->HasRoom(shards_.get(), parts.shard_keys());
+  const bool at_once = !bounds_->exact() && !admits &&
+                       bounds_->RoomFor(shards_.get(), parts.shard_keys()) == Room::kForAll;
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     std::vector<uint32_t>& keys = missing[part];
     RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
@@ -77,18 +77,19 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
   // Shards evict for themselves, and one after the other is kinder to the caches. Only while they
   // compete for the last room, or for the keys of an exact table, one thread goes through all keys
   // in their order: so what becomes of them does not depend on the number of threads.
-  const uint64_t room = bounds_->room();
-  const bool together = bounds_->exact() || (room > 0 && room < total);
-  std::vector<std::vector<uint32_t>> lists(together ? 1 : kShards);
   std::array<uint64_t, kShards> more{};
   for (const std::vector<uint32_t>& keys : missing) {
+    for (const uint32_t i : keys) ++more[ShardOf(Keys::Hash(call->words[i]))];
+  }
+  const Room room = bounds_->RoomFor(shards_.get(), more);
+  call->has_room = room == Room::kForAll;
+  const bool together = bounds_->exact() || room == Room::kForSome;
+  std::vector<std::vector<uint32_t>> lists(together ? 1 : kShards);
+  for (const std::vector<uint32_t>& keys : missing) {
     for (const uint32_t i : keys) {
-      const uint32_t shard = ShardOf(Keys::Hash(call->words[i]));
-      ++more[shard];
-      lists[together ? 0 : shard].push_back(i);
+      lists[together ? 0 : ShardOf(Keys::Hash(call->words[i]))].push_back(i);
     }
   }
-  call->has_room = bounds_->HasRoom(shards_.get(), more);
   if (together) std::sort(lists[0].begin(), lists[0].end());
   // Where admission decides, equal keys are seen once.
   const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
