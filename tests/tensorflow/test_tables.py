@@ -73,7 +73,7 @@ def test_signatures() -> None:
     assert list(signature_of(de.HkvHashTableConfig)) == [*HKV_OPTIONS, *lru, *HKV_EVICTION]
     assert signature_of(de.CuckooHashTableConfig) == {}
     for creator in (de.KVCreator, de.CuckooHashTableCreator, de.HkvHashTableCreator):
-        assert signature_of(creator) == {"config": None}
+        assert signature_of(creator) == {"config": None, "saver": None}
 
 
 def test_the_strategies_of_eviction() -> None:
