@@ -173,11 +173,8 @@ def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
     received = array.dtype.kind
     if array.size == 0 or received in "SUOV":
         return
-    if (
-        (received == "c")
-        or (received == "f" and not dtype.is_floating)
-        or (received in "iu" and dtype == tf.bool)
-    ):
+    loses_fraction = received == "f" and not dtype.is_floating
+    if received == "c" or loses_fraction or (received in "iu" and dtype == tf.bool):
         raise DtypeError(f"`{what}`: expected {dtype.name}, received {array.dtype.name}")
     _check_range(array, dtype, what)
 
