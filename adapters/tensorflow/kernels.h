@@ -81,7 +81,8 @@ void TrainableRows(void*, TF_OpKernelContext* context);
 void TrainablePooled(void*, TF_OpKernelContext* context);
 // table, keys, gradients, learning_rate, step
 void ApplyGradients(void* kernel, TF_OpKernelContext* context);
-// table, keys, like_row -> values, slots
+// table, keys, like_row -> values, slots. With kPeek, of a table that has the rule.
+template <bool kPeek>
 void LookupRows(void* kernel, TF_OpKernelContext* context);
 // table, keys, values, slots: assigns or, kAdd, adds to what is there.
 template <bool kAdd>

@@ -26,6 +26,20 @@ TableUse UseWithRule(const OpContext& context, const void* kernel) {
   return TableUse(FindTable(context, 0), static_cast<const RuleKernel*>(kernel)->rule);
 }
 
+// Of a table that must have the rule: it is only looked at.
+TableUse UseIfItHasRule(const OpContext& context, const void* kernel) {
+  TableUse table(FindTable(context, 0));
+  const RuleSpec& rule = static_cast<const RuleKernel*>(kernel)->rule;
+  if (table->options().rule != rule || table.named().slots_start_anew) {
+    throw OpError(TF_FAILED_PRECONDITION,
+                  "expected a table that has the slots of this optimizer, which they are after its "
+                  "first step and until another optimizer trains the table. Received: the rule '" +
+                      TextOf(rule) + "', and a table with that of '" +
+                      TextOf(table->options().rule) + "'");
+  }
+  return table;
+}
+
 Dims RowDims(const Keys& keys, int64_t row) {
   Dims dims = keys.dims();
   dims.push_back(row);
@@ -136,9 +150,10 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
   });
 }
 
+template <bool kPeek>
 void LookupRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const TableUse table = UseWithRule(context, kernel);
+    const TableUse table = kPeek ? UseIfItHasRule(context, kernel) : UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
     const ValueType type = table->options().value_type;
     const auto slot_elements = static_cast<int64_t>(table->slot_elements());
@@ -148,6 +163,9 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     Check(table->LookupRows(keys.batch(), values.data<void>(), slots.data<void>()));
   });
 }
+
+template void LookupRows<false>(void*, TF_OpKernelContext*);
+template void LookupRows<true>(void*, TF_OpKernelContext*);
 
 template <bool kAdd>
 void WriteRows(void* kernel, TF_OpKernelContext* op) {

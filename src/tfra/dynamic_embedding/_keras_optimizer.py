@@ -24,7 +24,7 @@ from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
-from tfra.dynamic_embedding._rules import Claimant, params_text, rule_text
+from tfra.dynamic_embedding._rules import Claimant, CustomRule, EngineRule, params_text
 from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
@@ -200,13 +200,13 @@ class TrainsTables(_Base):  # type: ignore[misc]
         params.trained_by = self.plain_class.__name__
         if isinstance(gradient.stand_in, ShadowVariable):
             gradient.stand_in.note_step()
-        rule = engine_rule(self, decay)
-        if rule is not None:
+        engine_optimizer = engine_rule(self, decay)
+        if engine_optimizer is not None:
             params.apply_gradients(
                 gradient.keys,
                 gradient.values,
-                rule=rule_text(rule),
-                params=params_text(rule),
+                rule=EngineRule(engine_optimizer, params.dim).text(),
+                params=params_text(engine_optimizer),
                 learning_rate=tf.cast(learning_rate, tf.float64),
                 step=tf.cast(self.iterations, tf.int64) + 1,
             )
@@ -233,12 +233,20 @@ class TrainsTables(_Base):  # type: ignore[misc]
         claimant = Claimant(self.name, unique, _WORKER)
         # Not `iterations`, which stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
-        rule = engine_rule(self, None)
-        has_slots = rule.slot_names() if rule else self._row_optimizer(params).rule.slots
-        claims = params.claim(claimant, step, "slots" if has_slots else "nothing")
+        self.__dict__.setdefault("_trained_variables", weakref.WeakSet()).add(params)
+        claims = params.claim(claimant, step, "slots" if self._rule(params).slots else "nothing")
         if self.gradient_accumulation_steps:
             claims += params.gradient_sums.claim(claimant, step)
         return claims
+
+    def rule_for(self, params: Variable) -> CustomRule | EngineRule | None:
+        """Returns the rule by which it trains a Variable; None if it has not."""
+        trained = self.__dict__.get("_trained_variables", ())
+        return self._rule(params) if params in trained else None
+
+    def _rule(self, params: Variable) -> CustomRule | EngineRule:
+        optimizer = engine_rule(self, None)
+        return EngineRule(optimizer, params.dim) if optimizer else self._row_optimizer(params).rule
 
     def _row_optimizer(self, params: Variable) -> RowOptimizer:
         made = self.__dict__.setdefault("_row_optimizers", {})

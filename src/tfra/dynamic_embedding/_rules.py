@@ -63,6 +63,35 @@ def params_text(optimizer: optimizers.Optimizer) -> str:
 
 
 @dataclass(frozen=True)
+class EngineRule:
+    """The rule of an optimizer of the engine.
+
+    Args:
+        optimizer: What describes it.
+        dim: The length of a row.
+    """
+
+    optimizer: optimizers.Optimizer
+    dim: int
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """What a row carries for it; the engine knows what they start with."""
+        elements = 1 if isinstance(self.optimizer, optimizers.RowwiseAdagrad) else self.dim
+        names = self.optimizer.slot_names()
+        return tuple(Slot(name, elements, initial=math.nan) for name in names)
+
+    @property
+    def slot_elements(self) -> int:
+        """How many numbers all slots of a row are."""
+        return sum(slot.elements for slot in self.slots)
+
+    def text(self) -> str:
+        """Returns what ops are told."""
+        return rule_text(self.optimizer)
+
+
+@dataclass(frozen=True)
 class CustomRule:
     """The rule of an optimizer outside the engine, which is its slots.
 

@@ -60,6 +60,7 @@ class TrainableWrapper:
 
     max_norm: float | None
     _params: Callable[[], Variable | None]
+    _ids: tf.Tensor | None = None
 
     @property
     def params(self) -> Variable:
@@ -86,8 +87,61 @@ class TrainableWrapper:
             rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
             rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
         check_max_norm(max_norm)
-        max_norm = self.max_norm if max_norm is None else max_norm
-        return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
+        rows = _clip(rows, self.max_norm if max_norm is None else max_norm)
+        if tf.executing_eagerly() or in_plain_graph():  # What is in a function stays there.
+            self._note_ids(ids, rows)
+        return rows
+
+    def _note_ids(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
+        del rows
+        self._ids = ids
+
+    # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
+
+    @property
+    def ids(self) -> tf.Tensor | None:
+        """The keys of the last lookup outside functions, a vector; None if there was none."""
+        return None if self._ids is None else tf.reshape(self._ids, [-1])
+
+    def prefetch_values(self, update: bool = False) -> tf.Tensor:
+        """Returns the rows of `ids` as they are now, of shape `[n, dim]`.
+
+        Args:
+            update: Not used: no older rows are kept.
+        """
+        del update
+        ids = self.ids
+        if ids is None:
+            raise ValueError(f"{self.params.name!r} was not looked up yet, so there are no `ids`.")
+        return self.transform(self.params.lookup(ids))
+
+    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
+        """Returns the rows of `ids` as they are now, after the updates before this.
+
+        Args:
+            do_prefetch: Not used: rows are read and updated where they are.
+        """
+        return self.prefetch_values(do_prefetch)
+
+    def transform(self, result: tf.Tensor) -> tf.Tensor:
+        """Returns rows, clipped to `max_norm`."""
+        return _clip(result, self.max_norm)
+
+    def update_op(self, v0: Any = None) -> Any:
+        """Does nothing: optimizers update rows where they are, and have none to write back.
+
+        Args:
+            v0: Not used.
+
+        Returns:
+            None, or in a graph an op.
+        """
+        del v0
+        return None if tf.executing_eagerly() else tf.no_op()
+
+    def size(self) -> tf.Tensor:
+        """Returns the number of keys of the `Variable`."""
+        return self.params.size()
 
     @staticmethod
     def is_training(training: bool | None) -> bool:
@@ -313,6 +367,26 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
             _in_branches.add(tf.compat.v1.get_default_graph())
         return self.handle
 
+    # Its value in a program is the rows of the last lookup; without one, the row for optimizers.
+
+    def _note_ids(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
+        super()._note_ids(ids, rows)
+        self._graph_element = tf.reshape(rows, [-1, self.params.dim])  # For `Session.run`.
+
+    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
+        """Returns the rows of `ids` as they are now, after the updates before this.
+
+        Args:
+            do_prefetch: Not used: rows are read and updated where they are.
+        """
+        if self._ids is None:
+            return ResourceVariable.read_value(self)
+        return super().read_value(do_prefetch)
+
+    def value(self) -> tf.Tensor:
+        """Returns what `read_value` does."""
+        return self.read_value()
+
     @property
     def constraint(self) -> None:
         """Asked for by optimizers before they apply a sparse gradient.
@@ -394,6 +468,10 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
 def only_one(params: Any) -> Any:
     """Returns what a list of one holds, and anything else as it is."""
     return params[0] if isinstance(params, (list, tuple)) and len(params) == 1 else params
+
+
+def _clip(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
 
 
 def check_max_norm(max_norm: float | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tfra._tf import ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._initializers import RandomRows
-from tfra.dynamic_embedding._rules import Claimant, CustomRule
+from tfra.dynamic_embedding._rules import Claimant, CustomRule, EngineRule
 
 
 class TableTraining:
@@ -101,10 +101,16 @@ class TableTraining:
                 new_keys=new_keys,
             )
 
-    def lookup_rows(self, keys: tf.Tensor, *, rule: CustomRule) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the values and the slots of some keys, initial ones where they are missing."""
+    def lookup_rows(
+        self, keys: tf.Tensor, *, rule: CustomRule | EngineRule, peek: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the values and the slots of some keys, initial ones where they are missing.
+
+        Rows get the slots of the rule if they have those of another; with `peek`, it is an error.
+        """
+        op = ops.tfra_peek_rows if peek else ops.tfra_lookup_rows
         with self._ready():
-            rows = ops.tfra_lookup_rows(
+            rows = op(
                 self.resource_handle,
                 keys,
                 self._default_row(),

@@ -19,6 +19,7 @@ from tfra.dynamic_embedding._stand_in import (
     TrainableWrapper,
     updating_tables,
 )
+from tfra.dynamic_embedding._variable import Variable
 
 # Of classes that come before an optimizer's own, which mypy is not told of.
 _Base: Any = object
@@ -143,10 +144,18 @@ class TrainsTables(_Base):  # type: ignore[misc]
         slots.setdefault(id(var.params), {})[name] = Slot(name, dim, float(initial[0, 0]))
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """Returns the slot of a variable."""
+        """Returns the slot of a variable, of a table as a `SlotVariable`; None if it has none."""
         if isinstance(var, _Rows):
             return var.slots[name]
-        return super().get_slot(var, name)
+        if not isinstance(var, TrainableWrapper):
+            return super().get_slot(var, name)
+        slots = var.params.get_slot_variables(self)
+        return next((slot for slot in slots if slot.slot_name == name), None)
+
+    def rule_for(self, params: Variable) -> CustomRule | None:
+        """Returns the rule by which it trains a Variable; None if it has not."""
+        slots = self.__dict__.get("_slots_of_tables", {}).get(id(params))
+        return CustomRule(tuple(slots.values()), params.dim) if slots else None
 
     def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
         if isinstance(handle, TrainableWrapper):

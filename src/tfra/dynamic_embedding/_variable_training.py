@@ -10,8 +10,9 @@ from tfra._tf import in_plain_graph, in_saved_model, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import Content
 from tfra.dynamic_embedding._gradient_sums import GradientSums, no_sums, sum_types
-from tfra.dynamic_embedding._rules import Claimant, CustomRule
+from tfra.dynamic_embedding._rules import Claimant, CustomRule, EngineRule
 from tfra.dynamic_embedding._shards import Shards
+from tfra.dynamic_embedding._slot_variables import SlotVariable, slot_variables_of
 
 
 class VariableTraining:
@@ -83,6 +84,60 @@ class VariableTraining:
         rows = tf.gather(tf.reshape(values, [-1, self._dim]), first)
         unknown = tf.zeros(tf.shape(unique), tf.bool)
         return self._shards.write("accum", unique, (rows, unknown), new_keys="admit")
+
+    def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
+        """Returns the slots that an optimizer keeps in the rows.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=2, initializer=1.0)
+        >>> optimizer = tf.keras.optimizers.Adagrad(0.5, initial_accumulator_value=1.0)
+        >>> with tf.GradientTape() as tape:
+        ...     rows, trainable = tfra.dynamic_embedding.embedding_lookup(
+        ...         variable, [7], return_trainable=True
+        ...     )
+        >>> optimizer.apply([tape.gradient(rows, trainable)], [trainable])
+        >>> [accumulator] = variable.get_slot_variables(optimizer)
+        >>> accumulator.lookup([7]).numpy().tolist()
+        [[2.0, 2.0]]
+
+        Args:
+            optimizer: An optimizer of Keras 3 or of `tf.compat.v1.train`.
+
+        Returns:
+            A list of `SlotVariable`; empty if the optimizer has not trained this variable.
+
+        Raises:
+            TypeError: If it is not an optimizer.
+        """
+        return slot_variables_of(self, optimizer)  # type: ignore[arg-type]
+
+    def get_trainable_by_name(self, name: str) -> Any:
+        """Returns what stands for this variable where gradients are taken and applied.
+
+        Args:
+            name: The name of a lookup: what was given to `embedding_lookup`, or anything else,
+                since all lookups of a variable have one trainable.
+
+        Returns:
+            A `TrainableWrapper`.
+
+        Raises:
+            TypeError: If the name is not a string, or values can't be trained.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"`name`: expected a string, received {name!r}")
+        from tfra.dynamic_embedding._stand_in import stand_in_of
+
+        return stand_in_of(self)  # type: ignore[arg-type]
+
+    def lookup_slots(self, keys: tf.Tensor, rule: CustomRule | EngineRule) -> tf.Tensor:
+        """Returns all slots of some keys, initial ones where they are missing.
+
+        Raises:
+            tf.errors.FailedPreconditionError: If rows have no slots of this rule.
+        """
+        _, slots = self._shards.read("lookup_rows", keys, rule=rule, peek=True)
+        return slots
 
     def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step; see `HashTable.claim`."""
