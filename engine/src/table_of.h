@@ -187,6 +187,15 @@ class TableOf : public TableBase {
   template <typename Op>
   Status WriteKeys(const Words& words, const uint32_t* order, size_t count, Op* op,
                    PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);
+  // Whether WriteKeys streams rows to memory, past the caches. REQUIRES, of these two:
+  // kReplacesRows.
+  template <typename Op>
+  bool StreamsRows(const Op& op) const;
+  // Replaces rows so, as far as it gets: returns for how many keys. Those of them that are not in
+  // their homes it leaves, as `others`.
+  template <typename Op>
+  size_t StreamKeys(const Words& words, const uint32_t* order, size_t count, Op op,
+                    uint32_t* others, size_t* other_count) const;
   // What WriteKeys does with keys that it has not found.
   template <typename Op>
   Status InsertNewKeys(const Words& words, const uint32_t* missing, size_t count, Op* op,

@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <array>
 
+#include "table_stream.h"
+
 namespace tfra {
 namespace {
 
 // Where many keys are new they are looked for, and inserted, so many at a time: what the search has
 // fetched, buckets and the rows that the call brings, is then still near.
 constexpr size_t kNewKeysAtOnce = 512;
+
+// Streaming that met a bucket twice among fewer keys is given up: some keys come again and again,
+// and their rows are in the caches.
+constexpr size_t kStreamAtLeast = 256;
 
 }  // namespace
 
@@ -196,6 +202,24 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     }
     return true;
   };
+  // Those that are streamed leave the others, which stay in their order.
+  uint32_t others[kReplacesRows<Keys, Op> ? kKeysPerLock : 1];
+  if constexpr (kReplacesRows<Keys, Op>) {
+    // Not where many keys are new: they would be looked for twice.
+    if (count > kNewKeysAtOnce && StreamsRows(hot_op)) {
+      size_t done = 0, left = 0, streamed;
+      do {
+        size_t more;
+        streamed = StreamKeys(words, order + done, count - done, hot_op, others + left, &more);
+        done += streamed;
+        left += more;
+      } while (done < count && streamed >= kStreamAtLeast);
+      hot_tally.updates += done - left;
+      std::copy(order + done, order + count, others + left);
+      count = left + count - done;
+      order = others;
+    }
+  }
   Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       words.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; },
       fetch, visit, late);

@@ -1,0 +1,142 @@
+// Large tables, whose rows are streamed to memory when they are replaced: against a model, and with
+// readers.
+#include "table_stream.h"
+
+#include <algorithm>
+#include <random>
+
+#include "concurrency_helpers.h"
+
+namespace tfra::test {
+namespace {
+
+// A table of rows whose elements all say the same number, large enough that rows are streamed.
+class LargeTable {
+ public:
+  LargeTable(size_t dim, RuleKind rule) : dim_(dim) {
+    TableOptions options =
+        OptionsOf(KeyType::kInt64, ValueType::kFloat32, static_cast<int64_t>(dim));
+    options.rule.kind = rule;
+    table_ = MakeTable(options);
+    const size_t slots = table_->slot_elements();
+    written_.resize(kStreamFrom / ((dim + slots) * sizeof(float)) + 1000);
+    std::vector<int64_t> keys(written_.size());
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = KeyOf(i);
+    for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
+      Write({keys.begin() + static_cast<ptrdiff_t>(begin),
+             keys.begin() + static_cast<ptrdiff_t>(std::min(begin + kBatch, keys.size()))});
+    }
+    CHECK_EQ(table_->size(), keys.size());
+  }
+
+  static constexpr size_t kBatch = 65'536;
+
+  Table& table() { return *table_; }
+  size_t dim() const { return dim_; }
+  size_t size() const { return written_.size(); }
+  static int64_t KeyOf(size_t number) { return static_cast<int64_t>(number) * 3 - 1000; }
+
+  // Writes numbers that were not written before, ascending in the order of the keys.
+  void Write(const std::vector<int64_t>& keys) {
+    std::vector<float> values(keys.size() * dim_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      std::fill_n(values.begin() + static_cast<ptrdiff_t>(i * dim_), dim_, ++last_);
+      const auto number = static_cast<size_t>((keys[i] + 1000) / 3);
+      if (number >= written_.size()) written_.resize(number + 1);
+      written_[number] = last_;
+    }
+    CHECK_OK(table_->Assign(KeyBatch(keys.data(), keys.size()), values.data()));
+  }
+
+  // Every row, and that nothing else changed.
+  void Check() {
+    size_t wrong = 0;
+    for (size_t begin = 0; begin < written_.size(); begin += kBatch) {
+      const size_t n = std::min(kBatch, written_.size() - begin);
+      std::vector<int64_t> keys(n);
+      for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(begin + i);
+      std::vector<float> values(n * dim_), slots(n * table_->slot_elements());
+      CHECK_OK(table_->LookupRows(KeyBatch(keys.data(), n), values.data(), slots.data()));
+      for (size_t i = 0; i < n; ++i) {
+        const float* row = values.data() + i * dim_;
+        wrong += std::count(row, row + dim_, written_[begin + i]) != static_cast<ptrdiff_t>(dim_);
+      }
+      CHECK_EQ(std::count(slots.begin(), slots.end(), 0.0f), static_cast<ptrdiff_t>(slots.size()));
+    }
+    CHECK_EQ(wrong, 0u);
+  }
+
+ private:
+  size_t dim_;
+  std::unique_ptr<Table> table_;
+  std::vector<float> written_;  // By number, below 2^24; 0: never.
+  float last_ = 0;
+};
+
+// Random keys of [0, end), of which those below `hot` come more often; all, if it is 0, once.
+std::vector<int64_t> RandomKeys(size_t n, size_t end, size_t hot, std::mt19937_64* random) {
+  std::vector<int64_t> keys(n);
+  for (int64_t& key : keys) {
+    key = LargeTable::KeyOf((*random)() % (hot > 0 && (*random)() % 2 == 0 ? hot : end));
+  }
+  if (hot == 0) {
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    std::shuffle(keys.begin(), keys.end(), *random);
+  }
+  return keys;
+}
+
+}  // namespace
+
+TEST(StreamedRowsAreThoseOfAModel) {
+  std::mt19937_64 random(7);
+  for (const auto& [dim, rule] : {std::pair(16, RuleKind::kSgd), std::pair(32, RuleKind::kSgd),
+                                  std::pair(64, RuleKind::kAdam), std::pair(112, RuleKind::kSgd)}) {
+    LargeTable large(static_cast<size_t>(dim), rule);
+    // Distinct keys; many equal ones; some new; few at all.
+    large.Write(RandomKeys(100'000, large.size(), 0, &random));
+    for (const size_t hot : {1, 50, 5'000}) {
+      large.Write(RandomKeys(50'000, large.size(), hot, &random));
+    }
+    large.Write(RandomKeys(20'000, large.size() + 5'000, 100, &random));
+    for (const size_t n : {0, 1, 7, 300, 2500, 2600, 3001, 9000}) {
+      large.Write(RandomKeys(n, large.size(), 0, &random));
+      large.Write(RandomKeys(n, large.size(), 3, &random));
+    }
+    large.Check();
+  }
+}
+
+TEST(StreamedRowsAreSeenWhole) {
+  LargeTable large(32, RuleKind::kSgd);
+  constexpr size_t kKeys = 3000;
+  std::vector<int64_t> keys(kKeys);
+  for (size_t i = 0; i < kKeys; ++i) keys[i] = LargeTable::KeyOf(i * 100);
+  Errors errors{0};
+  // Numbers of a row only ever grow.
+  const auto watch = [&](std::vector<float>* seen) {
+    std::vector<float> values(kKeys * large.dim());
+    errors += !large.table().Lookup(KeyBatch(keys.data(), kKeys), {}, values.data(), nullptr).ok();
+    for (size_t i = 0; i < kKeys; ++i) {
+      const float* row = values.data() + i * large.dim();
+      errors += std::count(row, row + large.dim(), row[0]) != static_cast<ptrdiff_t>(large.dim());
+      errors += row[0] < (*seen)[i];
+      (*seen)[i] = row[0];
+    }
+  };
+  std::vector<float> seen[2] = {std::vector<float>(kKeys), std::vector<float>(kKeys)};
+  Run({[&] {
+        std::mt19937_64 random(4);
+        std::vector<int64_t> shuffled = keys;
+        for (int round = 0; round < 500 * kScale; ++round) {
+          std::shuffle(shuffled.begin(), shuffled.end(), random);
+          large.Write(shuffled);
+        }
+      }},
+      {[&] { watch(&seen[0]); }, [&] { watch(&seen[1]); }});
+  CHECK_EQ(errors.load(), 0);
+  large.Check();
+}
+
+}  // namespace tfra::test
