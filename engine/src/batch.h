@@ -17,9 +17,12 @@ namespace tfra {
 // only prefetches for one without effect, and drops the calls.
 template <bool kForWrite>
 [[gnu::always_inline]] inline void Prefetch(const std::byte* start, size_t bytes) {
+  if (bytes == 0) return;
   for (size_t offset = 0; offset < bytes; offset += 64) {
     __builtin_prefetch(start + offset, kForWrite);
   }
+  // What does not start with a line may end with one more: callers' arrays rarely start with one.
+  __builtin_prefetch(start + bytes - 1, kForWrite);
 }
 
 // Calls body(std::integral_constant) with the number of bytes of a row, if it is one of the common

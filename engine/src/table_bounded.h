@@ -26,7 +26,8 @@ void AddOccurrences(const Scoring& scoring, const Op& op, size_t i,
   }
 }
 
-inline void PrefetchScores(const BucketArray& array, uint64_t bucket, uint64_t buckets) {
+[[gnu::always_inline]] inline void PrefetchScores(const BucketArray& array, uint64_t bucket,
+                                                  uint64_t buckets) {
   const uint64_t* first = array.scores() + bucket * kBucketEntries;
   Prefetch<true>(reinterpret_cast<const std::byte*>(first),
                  std::min(buckets, array.count - bucket) * kBucketEntries * sizeof(*first));
