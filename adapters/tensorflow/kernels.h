@@ -71,6 +71,7 @@ void Claim(void* kernel, TF_OpKernelContext* context);
 // What the next ones do to a table that has another rule: see TableUse. Attributes: rule;
 // new_keys, but not for LookupRows; and, for ApplyGradients, params.
 void* NewLookupRowsKernel(TF_OpKernelConstruction* construction);
+void* NewPeekRowsKernel(TF_OpKernelConstruction* construction);
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 void* NewApplyKernel(TF_OpKernelConstruction* construction);
 void DeleteRuleKernel(void* kernel);
@@ -81,7 +82,8 @@ void TrainableRows(void*, TF_OpKernelContext* context);
 void TrainablePooled(void*, TF_OpKernelContext* context);
 // table, keys, gradients, learning_rate, step
 void ApplyGradients(void* kernel, TF_OpKernelContext* context);
-// table, keys, like_row -> values, slots. With kPeek, of a table that has the rule.
+// table, keys, like_row -> values, slots. With kPeek, and the attribute optimizer, of a table that
+// this one trains: nothing changes.
 template <bool kPeek>
 void LookupRows(void* kernel, TF_OpKernelContext* context);
 // table, keys, values, slots: assigns or, kAdd, adds to what is there.

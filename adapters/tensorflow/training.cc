@@ -1,4 +1,6 @@
 // One optimizer step on a table: by a rule of the engine, or row by row for rules outside it.
+#include <algorithm>
+
 #include "arguments.h"
 #include "attributes.h"
 #include "kernels.h"
@@ -9,6 +11,7 @@ namespace {
 
 struct RuleKernel {
   RuleSpec rule;
+  std::string optimizer;  // Only for LookupRows that peek.
   UpdateParams params;
   NewKeys new_keys = NewKeys::kAdmit;
 };
@@ -26,16 +29,22 @@ TableUse UseWithRule(const OpContext& context, const void* kernel) {
   return TableUse(FindTable(context, 0), static_cast<const RuleKernel*>(kernel)->rule);
 }
 
-// Of a table that must have the rule: it is only looked at.
-TableUse UseIfItHasRule(const OpContext& context, const void* kernel) {
+// Of a table that must have the slots of an optimizer: it is only looked at.
+TableUse UseOfOptimizer(const OpContext& context, const void* kernel) {
   TableUse table(FindTable(context, 0));
-  const RuleSpec& rule = static_cast<const RuleKernel*>(kernel)->rule;
-  if (table->options().rule != rule || table.named().slots_start_anew) {
-    throw OpError(TF_FAILED_PRECONDITION,
-                  "expected a table that has the slots of this optimizer, which they are after its "
-                  "first step and until another optimizer trains the table. Received: the rule '" +
-                      TextOf(rule) + "', and a table with that of '" +
-                      TextOf(table->options().rule) + "'");
+  const auto& [rule, optimizer, params, new_keys] = *static_cast<const RuleKernel*>(kernel);
+  const std::lock_guard lock(table.named().owner_mutex);
+  const auto& owners = table.named().owner.optimizers;
+  const bool is_other = !owners.empty() && std::none_of(owners.begin(), owners.end(), [&](auto& o) {
+    return o.second == optimizer;
+  });
+  if (is_other || table->options().rule != rule || table.named().slots_start_anew) {
+    throw OpError(
+        TF_FAILED_PRECONDITION,
+        "a table has the slots of one optimizer, from its first step on. Expected those of '" +
+            optimizer + "', rule '" + TextOf(rule) + "'. Received a table with those of '" +
+            (owners.empty() ? "nobody" : owners.begin()->second) + "', rule '" +
+            TextOf(table->options().rule) + "'.");
   }
   return table;
 }
@@ -108,6 +117,13 @@ void* NewLookupRowsKernel(TF_OpKernelConstruction* construction) {
   });
 }
 
+void* NewPeekRowsKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
+    kernel.rule = RuleOf(StringAttribute(construction, "rule"));
+    kernel.optimizer = StringAttribute(construction, "optimizer");
+  });
+}
+
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RuleKernel>(construction, [&](RuleKernel& kernel) {
     kernel.rule = RuleOf(StringAttribute(construction, "rule"));
@@ -153,7 +169,7 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
 template <bool kPeek>
 void LookupRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const TableUse table = kPeek ? UseIfItHasRule(context, kernel) : UseWithRule(context, kernel);
+    const TableUse table = kPeek ? UseOfOptimizer(context, kernel) : UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
     const ValueType type = table->options().value_type;
     const auto slot_elements = static_cast<int64_t>(table->slot_elements());

@@ -139,4 +139,57 @@ TEST(StreamedRowsAreSeenWhole) {
   large.Check();
 }
 
+TEST(StreamedRowsAreCounted) {
+  LargeTable large(64, RuleKind::kSgd);
+  std::mt19937_64 random(5);
+  const uint64_t before = large.table().stats().updates;
+  uint64_t written = 0;
+  for (const size_t hot : {0, 0, 10}) {
+    const std::vector<int64_t> keys = RandomKeys(20'000, large.size(), hot, &random);
+    large.Write(keys);
+    written += keys.size();
+  }
+  CHECK_EQ(large.table().stats().updates - before, written);
+  // Of keys that are not there none enters, and the others are written.
+  std::vector<int64_t> keys = RandomKeys(20'000, large.size(), 0, &random);
+  const size_t there = keys.size();
+  for (size_t i = 0; i < 5'000; ++i) keys.push_back(LargeTable::KeyOf(large.size() + i));
+  std::shuffle(keys.begin(), keys.end(), random);
+  std::vector<float> values(keys.size() * large.dim(), 1.0f);
+  const uint64_t size = large.table().size();
+  CHECK_OK(large.table().Assign(KeyBatch(keys.data(), keys.size()), values.data(), nullptr, nullptr,
+                                {}, NewKeys::kDrop));
+  CHECK_EQ(large.table().size(), size);
+  CHECK_EQ(large.table().stats().updates - before, written + there);
+}
+
+TEST(LargeTablesKeepSlotsAndMetadata) {
+  constexpr size_t kDim = 32, kKeys = 600'000, kSome = 20'000;
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  options.rule.kind = RuleKind::kAdagrad;
+  options.metadata = true;
+  const auto table = MakeTable(options);
+  std::vector<int64_t> keys(kKeys);
+  for (size_t i = 0; i < kKeys; ++i) keys[i] = static_cast<int64_t>(i);
+  std::vector<float> values(kKeys * kDim, 1.0f), slots(kKeys * kDim, 2.0f);
+  CHECK_OK(table->Assign(KeyBatch(keys.data(), kKeys), values.data(), slots.data()));
+  std::mt19937_64 random(6);
+  std::shuffle(keys.begin(), keys.end(), random);
+  std::fill_n(values.begin(), kSome * kDim, 3.0f);
+  std::fill_n(slots.begin(), kSome * kDim, 4.0f);
+  CHECK_OK(table->Assign(KeyBatch(keys.data(), kSome), values.data(), slots.data()));
+  CHECK_OK(table->LookupRows(KeyBatch(keys.data(), kSome), values.data(), slots.data()));
+  CHECK_EQ(std::count(values.begin(), values.begin() + kSome * kDim, 3.0f), kSome * kDim);
+  CHECK_EQ(std::count(slots.begin(), slots.begin() + kSome * kDim, 4.0f), kSome * kDim);
+  std::vector<RowMetadata> metadata(kKeys);
+  Flags exists(kKeys);
+  CHECK_OK(table->LookupMetadata(KeyBatch(keys.data(), kKeys), metadata.data(), exists.data()));
+  const auto writes = [&](uint32_t count) {
+    return std::count_if(metadata.begin(), metadata.end(),
+                         [=](const RowMetadata& m) { return m.count == count; });
+  };
+  CHECK_EQ(writes(2), static_cast<ptrdiff_t>(kSome));
+  CHECK_EQ(writes(1), static_cast<ptrdiff_t>(kKeys - kSome));
+}
+
 }  // namespace tfra::test

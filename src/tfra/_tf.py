@@ -110,6 +110,11 @@ def in_plain_graph() -> bool:
     return not tf.executing_eagerly() and not tf.inside_function()
 
 
+def in_control_flow() -> bool:
+    """Whether ops are added to a branch or loop of TF1 style, whose tensors can't leave it."""
+    return tf.compat.v1.get_default_graph()._get_control_flow_context() is not None
+
+
 def in_saved_model() -> bool:
     """Whether what is made here and now goes into a SavedModel."""
     return bool(in_save_context())

@@ -125,7 +125,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
             refuse_whole_variable(self.plain_class)
         gradients = list(tables.values())
         # In a graph too, nothing is updated before it is known that all may be.
-        claims = [op for gradient in gradients for op in self._claim(gradient.stand_in.params)]
+        claims = [op for gradient in gradients for op in self._claim(gradient.stand_in)]
         claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
         for stand_in in self._take_expected():
             if id(stand_in) not in tables:
@@ -200,13 +200,14 @@ class TrainsTables(_Base):  # type: ignore[misc]
         params.trained_by = self.plain_class.__name__
         if isinstance(gradient.stand_in, ShadowVariable):
             gradient.stand_in.note_step()
-        engine_optimizer = engine_rule(self, decay)
-        if engine_optimizer is not None:
+        rule = self._rule_in_table(params, decay)
+        self.__dict__.setdefault("_rules_in_tables", weakref.WeakKeyDictionary())[params] = rule
+        if isinstance(rule, EngineRule):
             params.apply_gradients(
                 gradient.keys,
                 gradient.values,
-                rule=EngineRule(engine_optimizer, params.dim).text(),
-                params=params_text(engine_optimizer),
+                rule=rule.text(),
+                params=params_text(rule.optimizer),
                 learning_rate=tf.cast(learning_rate, tf.float64),
                 step=tf.cast(self.iterations, tf.int64) + 1,
             )
@@ -227,26 +228,30 @@ class TrainsTables(_Base):  # type: ignore[misc]
             )
         params.update_rows(gradient.keys, update, row_optimizer.rule, add)
 
-    def _claim(self, params: Variable) -> list[Any]:
+    def _claim(self, stand_in: TrainableWrapper) -> list[Any]:
         """The ops that say that this optimizer is about to train a table."""
-        unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
-        claimant = Claimant(self.name, unique, _WORKER)
+        params, claimant = stand_in.params, self._claimant()
         # Not `iterations`, which stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
-        self.__dict__.setdefault("_trained_variables", weakref.WeakSet()).add(params)
-        claims = params.claim(claimant, step, "slots" if self._rule(params).slots else "nothing")
+        decays = self.weight_decay is not None and self._use_weight_decay(stand_in)
+        rule = self._rule_in_table(params, self.weight_decay if decays else None)
+        claims = params.claim(claimant, step, "slots" if rule.slots else "nothing")
         if self.gradient_accumulation_steps:
             claims += params.gradient_sums.claim(claimant, step)
         return claims
 
-    def rule_for(self, params: Variable) -> CustomRule | EngineRule | None:
-        """Returns the rule by which it trains a Variable; None if it has not."""
-        trained = self.__dict__.get("_trained_variables", ())
-        return self._rule(params) if params in trained else None
+    def _claimant(self) -> Claimant:
+        unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
+        return Claimant(self.name, unique, _WORKER)
 
-    def _rule(self, params: Variable) -> CustomRule | EngineRule:
-        optimizer = engine_rule(self, None)
+    def _rule_in_table(self, params: Variable, decay: float | None) -> CustomRule | EngineRule:
+        optimizer = engine_rule(self, decay)
         return EngineRule(optimizer, params.dim) if optimizer else self._row_optimizer(params).rule
+
+    def trains(self, params: Variable) -> tuple[Claimant, CustomRule | EngineRule] | None:
+        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        rule = self.__dict__.get("_rules_in_tables", {}).get(params)
+        return None if rule is None else (self._claimant(), rule)
 
     def _row_optimizer(self, params: Variable) -> RowOptimizer:
         made = self.__dict__.setdefault("_row_optimizers", {})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from tfra._keras import inner_optimizers, keras
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._rules import CustomRule, EngineRule
+from tfra.dynamic_embedding._rules import Claimant, CustomRule, EngineRule
 
 if TYPE_CHECKING:
     from tfra.dynamic_embedding._variable import Variable
@@ -25,15 +26,18 @@ class SlotVariable:
         dim: How many numbers it has in each row.
     """
 
-    def __init__(self, params: Variable, slot_name: str, rule: CustomRule | EngineRule) -> None:
-        names = [slot.name for slot in rule.slots]
-        number = names.index(slot_name)
+    def __init__(
+        self, params: Variable, number: int, optimizer: Claimant, rule: CustomRule | EngineRule
+    ) -> None:
+        slot = rule.slots[number]
         self.params = params
-        self.slot_name = slot_name
-        self.name = f"{params.name}/{slot_name}"
-        self.dim = rule.slots[number].elements
-        self._rule = rule
+        self.slot_name = slot.name
+        self.name = f"{params.name}/{slot.name}"
+        self.dim = slot.elements
+        self._optimizer, self._rule = optimizer, rule
         self._first = sum(slot.elements for slot in rule.slots[:number])
+        # What has not been written yet is the row itself.
+        self._starts_from_row = isinstance(rule, CustomRule) and math.isnan(slot.initial)
 
     def __repr__(self) -> str:
         return f"<SlotVariable {self.name!r}: {self.key_dtype.name} -> {self.dim} numbers>"
@@ -64,8 +68,11 @@ class SlotVariable:
                 another trains the Variable now.
         """
         keys = arguments.keys_tensor(keys, self.key_dtype)
-        slots = self.params.lookup_slots(keys, self._rule)
-        return tf.identity(slots[..., self._first : self._first + self.dim], name=name)
+        rows, slots = self.params.lookup_slots(keys, self._optimizer, self._rule)
+        slot = slots[..., self._first : self._first + self.dim]
+        if self._starts_from_row:
+            slot = tf.where(tf.math.is_nan(slot), tf.cast(rows, slot.dtype), slot)
+        return tf.identity(slot, name=name)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns all keys, and the slot in their rows.
@@ -99,8 +106,14 @@ def slot_variables_of(params: Variable, optimizer: Any) -> list[SlotVariable]:
             "`optimizer`: expected an optimizer of Keras 3 or of tf.compat.v1.train, received "
             f"{optimizer!r}"
         )
+    from tfra.dynamic_embedding import _keras_optimizer, _v1_optimizer
+
     inner = inner_optimizers(optimizer)
     if inner:
         return [slot for one in inner for slot in slot_variables_of(params, one)]
-    rule = optimizer.rule_for(params) if hasattr(optimizer, "rule_for") else None
-    return [SlotVariable(params, slot.name, rule) for slot in rule.slots] if rule else []
+    adopted = isinstance(optimizer, (_keras_optimizer.TrainsTables, _v1_optimizer.TrainsTables))
+    trains = optimizer.trains(params) if adopted else None
+    if trains is None:
+        return []
+    claimant, rule = trains
+    return [SlotVariable(params, number, claimant, rule) for number in range(len(rule.slots))]

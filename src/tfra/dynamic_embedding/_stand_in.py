@@ -28,6 +28,7 @@ from tfra._tf import (
     SAVE_FOR_CHECKPOINT,
     AutoTrackable,
     ResourceVariable,
+    in_control_flow,
     in_plain_graph,
     is_in_while_loop,
     ops,
@@ -87,36 +88,46 @@ class TrainableWrapper:
             rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
             rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
         check_max_norm(max_norm)
-        rows = _clip(rows, self.max_norm if max_norm is None else max_norm)
-        if tf.executing_eagerly() or in_plain_graph():  # What is in a function stays there.
-            self._note_ids(ids, rows)
-        return rows
-
-    def _note_ids(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        del rows
-        self._ids = ids
+        self.note_ids(ids)
+        return _clip(rows, self.max_norm if max_norm is None else max_norm)
 
     # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
 
+    def note_ids(self, ids: tf.Tensor) -> None:
+        """Remembers the keys of a lookup. Those in functions and branches can't leave them."""
+        if tf.executing_eagerly():
+            self._ids = ids
+        elif in_plain_graph() and not in_control_flow():
+            with tf.name_scope(f"{self.params.name}_ids"):
+                self._ids = tf.reshape(ids, [-1])
+
     @property
     def ids(self) -> tf.Tensor | None:
-        """The keys of the last lookup outside functions, a vector; None if there was none."""
-        return None if self._ids is None else tf.reshape(self._ids, [-1])
+        """The keys of the last lookup, a vector; None if there was none, and in functions."""
+        if tf.inside_function() or self._ids is None:
+            return None
+        return tf.reshape(self._ids, [-1]) if tf.executing_eagerly() else self._ids
 
     def prefetch_values(self, update: bool = False) -> tf.Tensor:
-        """Returns the rows of `ids` as they are now, of shape `[n, dim]`.
+        """Looks up the rows of `ids` as they are now, of shape `[n, dim]`.
 
         Args:
             update: Not used: no older rows are kept.
+
+        Raises:
+            ValueError: If there are no `ids`.
         """
         del update
         ids = self.ids
         if ids is None:
-            raise ValueError(f"{self.params.name!r} was not looked up yet, so there are no `ids`.")
-        return self.transform(self.params.lookup(ids))
+            raise ValueError(
+                f"The ids of the last lookup of {self.params.name!r} are not known here: expected "
+                "one before this, outside of functions. Use what the lookup returned."
+            )
+        return self.lookup(ids)
 
     def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Returns the rows of `ids` as they are now, after the updates before this.
+        """Does what `prefetch_values` does.
 
         Args:
             do_prefetch: Not used: rows are read and updated where they are.
@@ -367,25 +378,15 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
             _in_branches.add(tf.compat.v1.get_default_graph())
         return self.handle
 
-    # Its value in a program is the rows of the last lookup; without one, the row for optimizers.
-
-    def _note_ids(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        super()._note_ids(ids, rows)
-        self._graph_element = tf.reshape(rows, [-1, self.params.dim])  # For `Session.run`.
-
     def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Returns the rows of `ids` as they are now, after the updates before this.
+        """Looks up the rows of `ids`; without any, and in branches, reads the variable itself.
 
         Args:
             do_prefetch: Not used: rows are read and updated where they are.
         """
-        if self._ids is None:
+        if self.ids is None or in_control_flow():  # TensorFlow does so for averages.
             return ResourceVariable.read_value(self)
         return super().read_value(do_prefetch)
-
-    def value(self) -> tf.Tensor:
-        """Returns what `read_value` does."""
-        return self.read_value()
 
     @property
     def constraint(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tfra._tf import ops, tf
@@ -101,14 +102,23 @@ class TableTraining:
                 new_keys=new_keys,
             )
 
-    def lookup_rows(
-        self, keys: tf.Tensor, *, rule: CustomRule | EngineRule, peek: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def lookup_rows(self, keys: tf.Tensor, *, rule: CustomRule) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the values and the slots of some keys, initial ones where they are missing.
 
-        Rows get the slots of the rule if they have those of another; with `peek`, it is an error.
+        Rows that have the slots of another rule get those of this one.
         """
-        op = ops.tfra_peek_rows if peek else ops.tfra_lookup_rows
+        return self._rows_and_slots(ops.tfra_lookup_rows, keys, rule)
+
+    def lookup_slots(
+        self, keys: tf.Tensor, *, optimizer: Claimant, rule: CustomRule | EngineRule
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Does so for an optimizer that trains the table, and is an error for all others."""
+        op = functools.partial(ops.tfra_peek_rows, optimizer=optimizer.unique_name)
+        return self._rows_and_slots(op, keys, rule)
+
+    def _rows_and_slots(
+        self, op: Any, keys: tf.Tensor, rule: CustomRule | EngineRule
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         with self._ready():
             rows = op(
                 self.resource_handle,

@@ -152,10 +152,14 @@ class TrainsTables(_Base):  # type: ignore[misc]
         slots = var.params.get_slot_variables(self)
         return next((slot for slot in slots if slot.slot_name == name), None)
 
-    def rule_for(self, params: Variable) -> CustomRule | None:
-        """Returns the rule by which it trains a Variable; None if it has not."""
-        slots = self.__dict__.get("_slots_of_tables", {}).get(id(params))
-        return CustomRule(tuple(slots.values()), params.dim) if slots else None
+    def trains(self, params: Variable) -> tuple[Claimant, CustomRule] | None:
+        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        claimant = self.__dict__.get("_names_in_tables", {}).get(id(params))
+        return None if claimant is None else (claimant, self._rule_in_table(params))
+
+    def _rule_in_table(self, params: Variable) -> CustomRule:
+        slots = self.__dict__.get("_slots_of_tables", {}).get(id(params), {})
+        return CustomRule(tuple(slots.values()), params.dim)
 
     def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
         if isinstance(handle, TrainableWrapper):
@@ -181,12 +185,12 @@ class TrainsTables(_Base):  # type: ignore[misc]
         params = handle.params
         params.trained_by = type(self).__name__
         keys, gradients = sum_gradients(indices, grad)
-        slots = self.__dict__.get("_slots_of_tables", {}).get(id(params), {})
-        rule = CustomRule(tuple(slots.values()), params.dim)
+        rule = self._rule_in_table(params)
+        names_of_slots = [slot.name for slot in rule.slots]
 
         def update(rows: tf.Tensor, slot_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            parts = tf.split(slot_rows, len(slots), axis=-1) if slots else []
-            step = _Rows(rows, {n: _Rows(p) for n, p in zip(slots, parts, strict=True)})
+            parts = tf.split(slot_rows, len(rule.slots), axis=-1) if rule.slots else []
+            step = _Rows(rows, {n: _Rows(p) for n, p in zip(names_of_slots, parts, strict=True)})
             with tf.control_dependencies(step.assignments()):
                 applied = self._resource_apply_dense(gradients, step)
             with tf.control_dependencies([] if applied is None else [applied]):
@@ -198,7 +202,7 @@ class TrainsTables(_Base):  # type: ignore[misc]
         if id(params) not in names:
             name = f"{type(self).__name__} {next(params.v1_optimizers)}"
             names[id(params)] = Claimant(name, name, worker="")
-        claims = params.claim(names[id(params)], 0, "slots" if slots else "nothing")
+        claims = params.claim(names[id(params)], 0, "slots" if rule.slots else "nothing")
         with tf.control_dependencies(claims):
             return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
 

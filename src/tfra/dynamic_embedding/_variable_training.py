@@ -104,7 +104,8 @@ class VariableTraining:
             optimizer: An optimizer of Keras 3 or of `tf.compat.v1.train`.
 
         Returns:
-            A list of `SlotVariable`; empty if the optimizer has not trained this variable.
+            A list of `SlotVariable`; empty if the optimizer has not taken a step on this variable,
+            also if its slots were restored from a file.
 
         Raises:
             TypeError: If it is not an optimizer.
@@ -130,14 +131,15 @@ class VariableTraining:
 
         return stand_in_of(self)  # type: ignore[arg-type]
 
-    def lookup_slots(self, keys: tf.Tensor, rule: CustomRule | EngineRule) -> tf.Tensor:
-        """Returns all slots of some keys, initial ones where they are missing.
+    def lookup_slots(
+        self, keys: tf.Tensor, optimizer: Claimant, rule: CustomRule | EngineRule
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the rows and all slots of some keys, initial ones where they are missing.
 
         Raises:
-            tf.errors.FailedPreconditionError: If rows have no slots of this rule.
+            tf.errors.FailedPreconditionError: If rows do not have the slots of this optimizer.
         """
-        _, slots = self._shards.read("lookup_rows", keys, rule=rule, peek=True)
-        return slots
+        return self._shards.read("lookup_slots", keys, optimizer=optimizer, rule=rule)
 
     def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step; see `HashTable.claim`."""
