@@ -15,7 +15,8 @@ help:
 	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
 	@echo "make test      set up, then lint, types, C++ tests and Python tests"
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
-	@echo "make sanitize  the C++ tests under the address, undefined and thread sanitizers"
+	@echo "make sanitize  the C++ tests under the address and undefined sanitizers, and those with threads under"
+	@echo "               the thread sanitizer"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (needs 54 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
@@ -91,13 +92,16 @@ SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspa
   -DTFRA_TESTS=ON -DTFRA_SANITIZE=$(2) > /dev/null && \
   $(BIN)/cmake --build build/$(1) -j $(JOBS)
 
+# Those that have several threads on one table. All tests under the thread sanitizer take hours.
+TESTS_WITH_THREADS := Concurren Threads Restrict ShardMoves Streamed Waiting
+
 sanitize: $(VENV)/.ready
 	$(say) "address and undefined-behaviour sanitizers"
 	$(call SANITIZE,asan,address$(comma)undefined)
 	build/asan/engine/engine_tests
 	$(say) "thread sanitizer"
 	$(call SANITIZE,tsan,thread)
-	build/tsan/engine/engine_tests
+	build/tsan/engine/engine_tests $(TESTS_WITH_THREADS)
 	$(say) "no report"
 
 bench: $(VENV)/.installed $(CPP)/build.ninja

@@ -1,12 +1,15 @@
-#include <cstring>
+#include <algorithm>
 
 #include "check.h"
 
+// Runs the tests whose names have one of the arguments in them; without any, all.
 int main(int argc, char** argv) {
-  const char* filter = argc > 1 ? argv[1] : "";
   int failed = 0, run = 0;
   for (const auto& test : tfra::test::AllTests()) {
-    if (test.name.find(filter) == std::string::npos) continue;
+    const bool named = std::any_of(argv + 1, argv + argc, [&](const char* part) {
+      return test.name.find(part) != std::string::npos;
+    });
+    if (argc > 1 && !named) continue;
     const int before = tfra::test::FailureCount();
     test.body();
     const bool passed = tfra::test::FailureCount() == before;
