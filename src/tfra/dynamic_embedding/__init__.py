@@ -37,8 +37,8 @@ from tfra.dynamic_embedding._restrict_policies import (
     TimestampRestrictPolicy,
 )
 from tfra.dynamic_embedding._shards import default_partition_fn
-from tfra.dynamic_embedding._stand_in import TrainableWrapper
 from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import GraphKeys, Variable
 
 __all__ = [

@@ -8,7 +8,8 @@ from typing import Any
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._pooling import FUSED_COMBINERS, Bags
-from tfra.dynamic_embedding._stand_in import TrainableWrapper, only_one, stand_in_of
+from tfra.dynamic_embedding._stand_in import only_one, stand_in_of
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
 Params = Variable | TrainableWrapper

@@ -25,7 +25,8 @@ from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
 from tfra.dynamic_embedding._rules import Claimant, CustomRule, EngineRule, params_text
-from tfra.dynamic_embedding._stand_in import ShadowVariable, TrainableWrapper
+from tfra.dynamic_embedding._stand_in import ShadowVariable
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
 # Optimizers that the engine has a kernel for. Subclasses may do something else.

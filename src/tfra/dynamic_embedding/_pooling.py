@@ -8,7 +8,8 @@ from typing import Any
 
 from tfra._tf import ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._stand_in import TrainableWrapper, gradient_of_stand_in
+from tfra.dynamic_embedding._stand_in import gradient_of_stand_in
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 
 Combiner = str | Callable[..., tf.Tensor]
 

@@ -12,7 +12,6 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,12 @@ from tfra._tf import (
     in_control_flow,
     in_plain_graph,
     is_in_while_loop,
-    ops,
     tape_may_record,
     tf,
     write_plain_object,
 )
 from tfra.dynamic_embedding import _model_mode as model_mode
+from tfra.dynamic_embedding._trainable import TrainableWrapper, check_max_norm
 from tfra.dynamic_embedding._variable import Variable
 from tfra.dynamic_embedding._weights_array import EmptyWithContent, from_bytes, to_bytes
 
@@ -47,125 +46,6 @@ updating_tables = threading.local()  # .now: whether an optimizer that can is at
 
 # Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
 _MANY_LOOKUPS = 100
-
-
-class TrainableWrapper:
-    """Stands for a `Variable` where gradients are taken and applied.
-
-    `ShadowVariable` is the one for eager mode, tf.function and Keras. In graphs of TF1 style,
-    `embedding_lookup` makes a variable of TensorFlow that is a `TrainableWrapper` too.
-
-    Attributes:
-        max_norm: If not None, rows longer than this are clipped when they are looked up.
-    """
-
-    max_norm: float | None
-    _params: Callable[[], Variable | None]
-    _ids: tf.Tensor | None = None
-
-    @property
-    def params(self) -> Variable:
-        """The `Variable` whose rows are trained."""
-        params = self._params()
-        if params is None:
-            raise ReferenceError("The Variable that this stands for is gone.")
-        return params
-
-    def lookup(
-        self, ids: tf.Tensor, training: bool | None = None, max_norm: float | None = None
-    ) -> tf.Tensor:
-        """Looks up rows that gradients flow from, of shape `ids.shape + [dim]`.
-
-        Args:
-            ids: Keys, of any shape.
-            training: Whether the rows will be trained; by default, whether a tape is recording.
-            max_norm: In place of the stand-in's own.
-        """
-        if not self.records():
-            rows = self.params.lookup(ids)
-        else:
-            train = self.is_training(training)
-            rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
-            rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
-        check_max_norm(max_norm)
-        self.note_ids(ids)
-        return _clip(rows, self.max_norm if max_norm is None else max_norm)
-
-    # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
-
-    def note_ids(self, ids: tf.Tensor) -> None:
-        """Remembers the keys of a lookup. Those in functions and branches can't leave them."""
-        if tf.executing_eagerly():
-            self._ids = ids
-        elif in_plain_graph() and not in_control_flow():
-            with tf.name_scope(f"{self.params.name}_ids"):
-                self._ids = tf.reshape(ids, [-1])
-
-    @property
-    def ids(self) -> tf.Tensor | None:
-        """The keys of the last lookup, a vector; None if there was none, and in functions."""
-        if tf.inside_function() or self._ids is None:
-            return None
-        return tf.reshape(self._ids, [-1]) if tf.executing_eagerly() else self._ids
-
-    def prefetch_values(self, update: bool = False) -> tf.Tensor:
-        """Looks up the rows of `ids` as they are now, of shape `[n, dim]`.
-
-        Args:
-            update: Not used: no older rows are kept.
-
-        Raises:
-            ValueError: If there are no `ids`.
-        """
-        del update
-        ids = self.ids
-        if ids is None:
-            raise ValueError(
-                f"The ids of the last lookup of {self.params.name!r} are not known here: expected "
-                "one before this, outside of functions. Use what the lookup returned."
-            )
-        return self.lookup(ids)
-
-    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Does what `prefetch_values` does.
-
-        Args:
-            do_prefetch: Not used: rows are read and updated where they are.
-        """
-        return self.prefetch_values(do_prefetch)
-
-    def transform(self, result: tf.Tensor) -> tf.Tensor:
-        """Returns rows, clipped to `max_norm`."""
-        return _clip(result, self.max_norm)
-
-    def update_op(self, v0: Any = None) -> Any:
-        """Does nothing: optimizers update rows where they are, and have none to write back.
-
-        Args:
-            v0: Not used.
-
-        Returns:
-            None, or in a graph an op.
-        """
-        del v0
-        return None if tf.executing_eagerly() else tf.no_op()
-
-    def size(self) -> tf.Tensor:
-        """Returns the number of keys of the `Variable`."""
-        return self.params.size()
-
-    @staticmethod
-    def is_training(training: bool | None) -> bool:
-        """Returns what was said, or whether gradients are being recorded here."""
-        return tape_may_record() or in_plain_graph() if training is None else bool(training)
-
-    def records(self) -> bool:
-        """Whether gradients may be taken of lookups here and now."""
-        raise NotImplementedError
-
-    def gradient_target(self) -> tf.Tensor:
-        """The handle that gradients are taken with respect to."""
-        raise NotImplementedError
 
 
 class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
@@ -469,16 +349,6 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
 def only_one(params: Any) -> Any:
     """Returns what a list of one holds, and anything else as it is."""
     return params[0] if isinstance(params, (list, tuple)) and len(params) == 1 else params
-
-
-def _clip(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
-    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
-
-
-def check_max_norm(max_norm: float | None) -> None:
-    """Raises ValueError unless it is None or a positive number."""
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"`max_norm`: expected None or a number > 0, received {max_norm}")
 
 
 def _check_params(params: Any) -> None:

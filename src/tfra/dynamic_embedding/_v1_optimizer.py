@@ -13,12 +13,8 @@ import numpy as np
 from tfra._tf import ANONYMOUS, tf
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._rules import Claimant, CustomRule, Slot
-from tfra.dynamic_embedding._stand_in import (
-    GraphTrainableWrapper,
-    ShadowVariable,
-    TrainableWrapper,
-    updating_tables,
-)
+from tfra.dynamic_embedding._stand_in import GraphTrainableWrapper, ShadowVariable, updating_tables
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
 # Of classes that come before an optimizer's own, which mypy is not told of.

@@ -2,7 +2,7 @@
 
 from tfra.dynamic_embedding._get_variable import get_variable
 from tfra.dynamic_embedding._shards import default_partition_fn
-from tfra.dynamic_embedding._stand_in import TrainableWrapper
+from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import GraphKeys, Variable
 
 __all__ = ["GraphKeys", "TrainableWrapper", "Variable", "default_partition_fn", "get_variable"]
