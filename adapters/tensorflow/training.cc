@@ -32,17 +32,18 @@ TableUse UseWithRule(const OpContext& context, const void* kernel) {
 // Of a table that must have the slots of an optimizer: it is only looked at.
 TableUse UseOfOptimizer(const OpContext& context, const void* kernel) {
   TableUse table(FindTable(context, 0));
-  const auto& [rule, optimizer, params, new_keys] = *static_cast<const RuleKernel*>(kernel);
+  const auto& peek = *static_cast<const RuleKernel*>(kernel);
   const std::lock_guard lock(table.named().owner_mutex);
   const auto& owners = table.named().owner.optimizers;
   const bool is_other = !owners.empty() && std::none_of(owners.begin(), owners.end(), [&](auto& o) {
-    return o.second == optimizer;
+    return o.second == peek.optimizer;
   });
-  if (is_other || table->options().rule != rule || table.named().slots_start_anew) {
+  if (is_other || table->options().rule != peek.rule || table.named().slots_start_anew) {
     throw OpError(
         TF_FAILED_PRECONDITION,
         "a table has the slots of one optimizer, from its first step on. Expected those of '" +
-            optimizer + "', rule '" + TextOf(rule) + "'. Received a table with those of '" +
+            peek.optimizer + "', rule '" + TextOf(peek.rule) +
+            "'. Received a table with those of '" +
             (owners.empty() ? "nobody" : owners.begin()->second) + "', rule '" +
             TextOf(table->options().rule) + "'.");
   }

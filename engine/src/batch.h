@@ -70,17 +70,20 @@ inline constexpr size_t kToUse = 40;
 inline constexpr size_t kRing = 64;
 static_assert(kToFind % kAtOnce == 0 && kToUse % kAtOnce == 0 && kRing >= kToUse + kAtOnce);
 
+// Runs a stage for the keys whose turn it is: kAtOnce of them, `delay` behind `at`.
+template <typename Stage>
+[[gnu::always_inline]] inline void RunStage(size_t at, size_t delay, size_t n, Stage&& stage) {
+  if (at < delay || at - delay >= n) return;
+  const size_t end = std::min(at - delay + kAtOnce, n);
+  for (size_t i = at - delay; i < end; ++i) stage(i);
+}
+
 template <typename Locate, typename Find, typename Use>
 [[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Use&& use) {
   for (size_t at = 0; at < n + kToUse; at += kAtOnce) {
-    const auto run = [=](size_t delay, auto&& stage) TFRA_INLINE {
-      if (at < delay || at - delay >= n) return;
-      const size_t end = std::min(at - delay + kAtOnce, n);
-      for (size_t i = at - delay; i < end; ++i) stage(i);
-    };
-    run(kToUse, use);
-    run(kToFind, find);
-    run(0, locate);
+    RunStage(at, kToUse, n, use);
+    RunStage(at, kToFind, n, find);
+    RunStage(at, 0, n, locate);
   }
 }
 

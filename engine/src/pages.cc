@@ -7,12 +7,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "sync.h"
+
 namespace tfra {
 namespace {
 
 // Below this the allocator of the C library wastes less than whole pages would.
 constexpr size_t kSmallBlock = size_t{64} << 10;
-constexpr size_t kCacheLine = 64;
 
 std::atomic<int64_t> successes_left{-1};
 

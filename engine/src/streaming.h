@@ -13,8 +13,6 @@
 
 namespace tfra {
 
-inline constexpr size_t kCacheLine = 64;
-
 #ifdef TFRA_STREAMS
 inline constexpr bool kStreams = true;
 

@@ -23,6 +23,8 @@
 
 namespace tfra {
 
+inline constexpr size_t kCacheLine = 64;
+
 inline void CpuRelax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -79,14 +79,9 @@ size_t TableOf<Keys>::StreamKeys(const Words& words, const uint32_t* order, size
   };
 
   for (size_t at = 0; at < count + kToUnmark; at += kAtOnce) {
-    const auto run = [=](size_t delay, auto&& stage) TFRA_INLINE {
-      if (at < delay || at - delay >= count) return;
-      const size_t end = std::min(at - delay + kAtOnce, count);
-      for (size_t i = at - delay; i < end; ++i) stage(i);
-    };
-    run(kToUnmark, unmark);
-    run(kToUse, stream);
-    run(kToFind, mark);
+    RunStage(at, kToUnmark, count, unmark);
+    RunStage(at, kToUse, count, stream);
+    RunStage(at, kToFind, count, mark);
     StreamFence();
     if (stop < count) [[unlikely]] {
       // The stages that are left, for the keys before that one; those after it are not written.
@@ -97,7 +92,7 @@ size_t TableOf<Keys>::StreamKeys(const Words& words, const uint32_t* order, size
       for (size_t i = next(kToUnmark); i < stop; ++i) unmark(i);
       break;
     }
-    run(0, locate);
+    RunStage(at, 0, count, locate);
   }
   *other_count = left;
   return stop;

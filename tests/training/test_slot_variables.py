@@ -294,12 +294,11 @@ def test_a_trainable_is_a_variable_to_tf1(tmp_path: Path) -> None:
             )
 
 
-def test_ids_of_branches_of_tf1_stay_there() -> None:
-    with tf.Graph().as_default() as graph:
+def test_ids_of_branches_stay_there() -> None:
+    with tf.Graph().as_default():
         table = de.get_variable("table", dim=2)
-        context = v1.placeholder(tf.bool, [])
         rows, trainable = de.embedding_lookup(table, [5], return_trainable=True)
         before = trainable.ids
-        switch = v1.cond(context, lambda: de.embedding_lookup(table, [6]), lambda: rows)
-        del switch, graph
+        taken = v1.placeholder(tf.bool, [])
+        tf.cond(taken, lambda: de.embedding_lookup(table, [6]), lambda: rows)
         assert trainable.ids is before
