@@ -26,9 +26,19 @@ constexpr uint32_t kCandidates = 32;
 constexpr uint32_t kGrowSegments = 4;
 constexpr uint32_t kGrowShare = 32;
 
+// The file is filled in pieces of this size before rows are written to it: the operating system
+// then keeps it in large pages, where it can, which takes a third off the time of reading a row.
+// In larger ones still, writing takes longer.
+constexpr size_t kFillBytes = size_t{256} << 10;
+
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
+
+void SortBySlot(std::vector<SlowRow>* rows) {
+  std::sort(rows->begin(), rows->end(),
+            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+}
 
 RowSlots::RowSlots(size_t stride)
     : stride_(stride),
@@ -75,6 +85,19 @@ Status RowSlots::Grow() {
   return Status::Ok();
 }
 
+Status RowSlots::MakeFresh() {
+  // Only the holder of claiming_ changes these numbers.
+  if (fresh_ == segments_.size()) TFRA_RETURN_IF_ERROR(Grow());
+  static const Staging zeros(kFillBytes);
+  const uint64_t needed = (uint64_t{fresh_} + 1) * segment_ * stride_;
+  while (filled_ < needed) {
+    const uint64_t end = std::min((filled_ / kFillBytes + 1) * kFillBytes, file_.size());
+    TFRA_RETURN_IF_ERROR(file_.Write(filled_, zeros.data(), end - filled_));
+    filled_ = end;
+  }
+  return Status::Ok();
+}
+
 Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
   std::lock_guard claiming(claiming_);
   std::unique_lock lock(mutex_);
@@ -83,13 +106,10 @@ Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
     segment = FindSegment();
   }
   if (segment == kNone) {
-    Status status;
-    if (fresh_ == segments_.size()) {
-      lock.unlock();
-      status = Grow();
-      lock.lock();
-    }
-    if (fresh_ < segments_.size()) {
+    lock.unlock();
+    const Status status = MakeFresh();
+    lock.lock();
+    if (status.ok()) {
       segment = fresh_++;
       free_ += segment_;
     } else {
@@ -175,9 +195,7 @@ void RowSlots::RetireSlots(std::vector<uint32_t> slots) {
            }}});
 }
 
-Status RowSlots::Read(std::vector<SlowRow>* rows, Staging* staging) {
-  std::sort(rows->begin(), rows->end(),
-            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+Status RowSlots::Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging) {
   // Runs of rows that are read at once: [begin, end) of `rows`.
   const auto run_end = [&](size_t begin) {
     size_t end = begin + 1;
@@ -188,7 +206,7 @@ Status RowSlots::Read(std::vector<SlowRow>* rows, Staging* staging) {
     return end;
   };
   const auto run_bytes = [&](size_t begin, size_t end) {
-    return ((*rows)[end - 1].slot - (*rows)[begin].slot + 1) * stride_;
+    return ((*rows)[end - 1].slot - (*rows)[begin].slot) * stride_ + bytes;
   };
   size_t total = 0;
   for (size_t begin = 0, end; begin < rows->size(); begin = end) {
@@ -218,6 +236,7 @@ Status RowSlots::Trim() {
   TFRA_RETURN_IF_ERROR(file_.Resize(uint64_t{keep} * segment_ * stride_));
   if (fresh_ > keep) free_ -= (fresh_ - keep) * uint64_t{segment_};
   segments_.resize(keep);
+  filled_ = std::min(filled_, file_.size());
   fresh_ = std::min(fresh_, static_cast<uint32_t>(keep));
   return Status::Ok();
 }

@@ -28,7 +28,11 @@ struct SlowRow {
   uint32_t number;
   uint32_t slot;
   const std::byte* row = nullptr;  // After reading.
+  bool seen = false;               // Whether it was needed before.
 };
+
+// In the order in which reading them is fastest.
+void SortBySlot(std::vector<SlowRow>* rows);
 
 // The memory that rows are read into. Each thread needs its own.
 using Staging = std::vector<std::byte>;
@@ -79,9 +83,9 @@ class RowSlots {
   // Frees slots when no reader can be reading them. The index must not name them any more.
   void RetireSlots(std::vector<uint32_t> slots);
 
-  // Reads rows, in the order of their slots, into `staging`, and sorts them so. REQUIRES: slots in
-  // use; at most batch_rows() of them, or it takes much memory.
-  Status Read(std::vector<SlowRow>* rows, Staging* staging);
+  // Reads the first `bytes` of rows into `staging`. REQUIRES: slots in use, ascending; at most
+  // batch_rows() of them, or it takes much memory.
+  Status Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging);
 
   // Gives free slots at the end of the file back.
   Status Trim();
@@ -105,6 +109,8 @@ class RowSlots {
   uint32_t FindSegment();
   // Makes segments that no row was in yet.
   Status Grow();
+  // Makes sure that there is a segment at fresh_, to be written to.
+  Status MakeFresh();
 
   // Constant after Create.
   const size_t stride_;
@@ -114,6 +120,7 @@ class RowSlots {
 
   std::atomic<int64_t> users_{1};  // The table, and whoever waits to free slots.
   std::mutex claiming_;            // Held while the file grows; taken before mutex_.
+  uint64_t filled_ = 0;            // Bytes of the file that were written. Guarded by claiming_.
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Segment> segments_;

@@ -189,11 +189,12 @@ class TableBase : public Table {
   // --- table_tiers.cc: tiered tables.
 
   using UseRow = std::function<void(const SlowRow&)>;
-  enum class Promotion { kNone, kIfRoom, kAlways };
-  // Reads rows from the file, calls use(row) for each, unless that is null, and moves them to
-  // memory. REQUIRES: since the slots were found the thread was inside an EpochGuard.
-  Status ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promotion promotion,
-                  const UseRow& use) const;
+  // Reads the first `bytes` of rows in the file and calls use(row) for each. Those that are needed
+  // often move to memory. REQUIRES: since the slots were found the thread was inside an EpochGuard.
+  Status UseSlow(const Words& words, std::vector<SlowRow>* rows, size_t bytes,
+                 const UseRow& use) const;
+  // Moves rows to memory, for a call that writes. REQUIRES as for UseSlow.
+  Status FetchSlow(const Words& words, std::vector<SlowRow>* rows) const;
   // Rows of a shard in memory. Exact with its mutex.
   uint64_t FastRows(uint32_t shard) const {
     const uint64_t slow = tiers_->shard(shard).slow.load(std::memory_order_relaxed);
@@ -208,7 +209,7 @@ class TableBase : public Table {
   // only to what the index has of it. Reads the file if it must, which is rare: such calls have
   // fetched their rows before. REQUIRES: the shard's mutex.
   Status RowToWrite(Shard* shard, Shard::Entry entry, bool changes, std::byte** row) const;
-  // Copies rows into a batch, in the places that their numbers say. REQUIRES as for ReadSlow.
+  // Copies rows into a batch, in the places that their numbers say. REQUIRES as for UseSlow.
   Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
 
   // Constant after Initialize.
@@ -246,6 +247,11 @@ class TableBase : public Table {
   // Writes rows that were copied, and lets their entries name the file, if they have not changed.
   Status WriteVictims(uint32_t shard, const std::vector<Victim>& victims,
                       const std::byte* rows) const;
+  // Reads the first `bytes` of rows in the file, many at a time. REQUIRES: rows in the order of
+  // their slots, and as for UseSlow.
+  Status ReadSlow(std::vector<SlowRow>* rows, size_t bytes,
+                  const std::function<void(const std::vector<SlowRow>&)>& use) const;
+  enum class Promotion { kIfRoom, kAlways };
   // Moves rows that were read to memory.
   void Promote(const Words& words, const std::vector<SlowRow>& rows, Promotion promotion) const;
 

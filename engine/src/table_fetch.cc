@@ -32,7 +32,7 @@ Status TableOf<Keys>::FetchPart(const Words& words, const KeyParts& parts, size_
   tally->fast_hits = found - slow.size();
   // Rows of this very batch may have had to leave.
   if (demoted) SurveyPart(words, parts, part, inserts, &slow, &needed);
-  return ReadSlow(&words, &slow, Promotion::kAlways, nullptr);
+  return FetchSlow(words, &slow);
 }
 
 template <typename Keys>

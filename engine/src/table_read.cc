@@ -156,7 +156,7 @@ Status TableOf<Keys>::LookupValues(const Words& words, size_t begin, size_t end,
   if (tiers_ == nullptr) return Status::Ok();
   tally->slow_hits += slow.size();
   tally->fast_hits += hits - slow.size();
-  return ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
+  return UseSlow(words, &slow, bytes, [&](const SlowRow& row) {
     std::memcpy(values + row.number * bytes, row.row, bytes);
   });
 }
@@ -219,7 +219,8 @@ Status TableOf<Keys>::LookupRows(const KeyBatch& keys, void* values, void* slots
     if (tiers_ != nullptr) {
       tally.slow_hits = slow.size();
       tally.fast_hits = tally.hits - slow.size();
-      status.Set(ReadSlow(&words, &slow, Promotion::kIfRoom, [&](const SlowRow& row) {
+      const size_t bytes = slots != nullptr ? layout_.stride : value_bytes;
+      status.Set(UseSlow(words, &slow, bytes, [&](const SlowRow& row) {
         const size_t i = row.number;
         std::memcpy(value_of(i), row.row, value_bytes);
         if (slots != nullptr) {

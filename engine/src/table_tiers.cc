@@ -42,43 +42,59 @@ void TableBase::MoveEntry(Shard::Entry entry, uint32_t number) const {
   entry.bucket->EndWrite(state);
 }
 
-Status TableBase::ReadSlow(const Words* words, std::vector<SlowRow>* rows, Promotion promotion,
-                           const UseRow& use) const {
-  std::sort(rows->begin(), rows->end(),
-            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+Status TableBase::ReadSlow(std::vector<SlowRow>* rows, size_t bytes,
+                           const std::function<void(const std::vector<SlowRow>&)>& use) const {
   Staging& staging = ThisStaging();
   const size_t most = tiers_->slots().batch_rows();
   std::vector<SlowRow> batch;
   for (size_t begin = 0; begin < rows->size(); begin += most) {
     const auto first = rows->begin() + static_cast<std::ptrdiff_t>(begin);
     batch.assign(first, first + static_cast<std::ptrdiff_t>(std::min(most, rows->size() - begin)));
-    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&batch, &staging));
-    if (use != nullptr) {
-      for (const SlowRow& row : batch) use(row);
-    }
-    if (promotion != Promotion::kNone) Promote(*words, batch, promotion);
+    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&batch, bytes, &staging));
+    use(batch);
   }
   return Status::Ok();
 }
 
-void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
-                        Promotion promotion) const {
-  struct Coming {
-    const SlowRow* row;
-    bool seen;
-  };
-  std::array<std::vector<Coming>, kShards> by_shard;
-  for (const SlowRow& row : rows) {
-    // Most rows in the file are needed once in a long while. Reading them moves them only while
-    // there is much room, or when they are needed again: others would have to leave for them.
-    const uint32_t s = ShardOf(HashOf(words[row.number]));
-    const bool seen = tiers_->SeenBefore(row.slot);
-    if (seen || promotion == Promotion::kAlways || FastRows(s) < tiers_->share() / 2) {
-      by_shard[s].push_back({&row, seen});
+Status TableBase::UseSlow(const Words& words, std::vector<SlowRow>* rows, size_t bytes,
+                          const UseRow& use) const {
+  SortBySlot(rows);
+  // Most rows in the file are needed once in a long while. Reading them moves them only while
+  // there is much room, or when they are needed again: others would have to leave for them.
+  std::vector<SlowRow> coming;
+  size_t staying = 0;
+  for (SlowRow& row : *rows) {
+    row.seen = tiers_->SeenBefore(row.slot);
+    if (row.seen || FastRows(ShardOf(HashOf(words[row.number]))) < tiers_->share() / 2) {
+      coming.push_back(row);
+    } else {
+      (*rows)[staying++] = row;
     }
   }
+  rows->resize(staying);
+  TFRA_RETURN_IF_ERROR(ReadSlow(rows, bytes, [&](const std::vector<SlowRow>& batch) {
+    for (const SlowRow& row : batch) use(row);
+  }));
+  return ReadSlow(&coming, layout_.stride, [&](const std::vector<SlowRow>& batch) {
+    for (const SlowRow& row : batch) use(row);
+    Promote(words, batch, Promotion::kIfRoom);
+  });
+}
+
+Status TableBase::FetchSlow(const Words& words, std::vector<SlowRow>* rows) const {
+  SortBySlot(rows);
+  for (SlowRow& row : *rows) row.seen = tiers_->SeenBefore(row.slot);
+  return ReadSlow(rows, layout_.stride, [&](const std::vector<SlowRow>& batch) {
+    Promote(words, batch, Promotion::kAlways);
+  });
+}
+
+void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
+                        Promotion promotion) const {
+  std::array<std::vector<const SlowRow*>, kShards> by_shard;
+  for (const SlowRow& row : rows) by_shard[ShardOf(HashOf(words[row.number]))].push_back(&row);
   for (uint32_t s = 0; s < kShards; ++s) {
-    std::vector<Coming>& list = by_shard[s];
+    std::vector<const SlowRow*>& list = by_shard[s];
     if (list.empty()) continue;
     // A batch that is large for this memory must not empty it of what is needed more often.
     const size_t most = std::max<size_t>(1, tiers_->share() / kPromotedShare);
@@ -90,9 +106,9 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
     std::lock_guard lock(shard.mutex());
     for (size_t k = 0; k < list.size(); ++k) {
       if (k + kAhead < list.size()) {
-        __builtin_prefetch(shard.array()->Home(HashOf(words[list[k + kAhead].row->number])), 1);
+        __builtin_prefetch(shard.array()->Home(HashOf(words[list[k + kAhead]->number])), 1);
       }
-      const auto& [row, seen] = list[k];
+      const SlowRow* row = list[k];
       if (promotion == Promotion::kIfRoom && FastRows(s) >= tiers_->share()) break;
       const uint64_t word = words[row->number];
       const auto entry = shard.Find(
@@ -105,7 +121,7 @@ void TableBase::Promote(const Words& words, const std::vector<SlowRow>& rows,
       tiers_->Mark(number) = row->slot;
       // Those of a writing call stay until it comes to them.
       const bool fetched = promotion == Promotion::kAlways;
-      tiers_->SetHeat(number, seen ? 1 : fetched ? RowTiers::kFetched : 0);
+      tiers_->SetHeat(number, row->seen ? 1 : fetched ? RowTiers::kFetched : 0);
       MoveEntry(entry, number);
       tier.slow.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -119,7 +135,7 @@ Status TableBase::RowToWrite(Shard* shard, Shard::Entry entry, bool changes,
     const uint32_t slot = SlotOf(number);
     std::vector<SlowRow> rows = {{0, slot}};
     Staging& staging = ThisStaging();
-    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&rows, &staging));
+    TFRA_RETURN_IF_ERROR(tiers_->slots().Read(&rows, layout_.stride, &staging));
     TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
     EditRow(RowAt(number), layout_.stride,
             [&](std::byte* to) { std::memcpy(to, rows[0].row, layout_.stride); });
@@ -285,8 +301,7 @@ Status TableBase::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
 
 Status TableBase::FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const {
   if (rows->empty()) return Status::Ok();
-  std::sort(rows->begin(), rows->end(),
-            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  SortBySlot(rows);
   const size_t most = tiers_->slots().batch_rows();
   SharedStatus status;
   ParallelFor((rows->size() + most - 1) / most, static_cast<size_t>(NumThreads()),
@@ -294,11 +309,12 @@ Status TableBase::FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const
                 const auto first = rows->begin() + static_cast<std::ptrdiff_t>(part * most);
                 const size_t count = std::min(most, rows->size() - part * most);
                 std::vector<SlowRow> some(first, first + static_cast<std::ptrdiff_t>(count));
-                status.Set(ReadSlow(nullptr, &some, Promotion::kNone, [&](const SlowRow& slow) {
-                  const size_t i = slow.number;
-                  std::memcpy(batch->values.data() + i * layout_.value_bytes, slow.row,
-                              layout_.value_bytes);
-                  if (layout_.slots_bytes > 0) {
+                status.Set(ReadSlow(&some, layout_.stride, [&](const auto& read) {
+                  for (const SlowRow& slow : read) {
+                    const size_t i = slow.number;
+                    std::memcpy(batch->values.data() + i * layout_.value_bytes, slow.row,
+                                layout_.value_bytes);
+                    if (layout_.slots_bytes == 0) continue;
                     std::memcpy(batch->slots.data() + i * layout_.slots_bytes,
                                 slow.row + layout_.slots_offset, layout_.slots_bytes);
                   }

@@ -50,8 +50,7 @@ template <typename Keys>
 template <typename Visit>
 Status TableOf<Keys>::VisitSlow(Shard* shard, const std::vector<uint64_t>& words,
                                 std::vector<SlowRow>* rows, Visit&& visit) {
-  std::sort(rows->begin(), rows->end(),
-            [](const SlowRow& a, const SlowRow& b) { return a.slot < b.slot; });
+  SortBySlot(rows);
   RowSlots& slots = tiers_->slots();
   Staging staging, again;
   std::vector<SlowRow> batch;
@@ -59,7 +58,7 @@ Status TableOf<Keys>::VisitSlow(Shard* shard, const std::vector<uint64_t>& words
     const auto first = rows->begin() + static_cast<std::ptrdiff_t>(begin);
     const size_t count = std::min(slots.batch_rows(), rows->size() - begin);
     batch.assign(first, first + static_cast<std::ptrdiff_t>(count));
-    TFRA_RETURN_IF_ERROR(slots.Read(&batch, &staging));
+    TFRA_RETURN_IF_ERROR(slots.Read(&batch, layout_.stride, &staging));
     std::lock_guard lock(shard->mutex());
     for (const SlowRow& slow : batch) {
       const uint64_t word = words[slow.number];
@@ -75,7 +74,7 @@ Status TableOf<Keys>::VisitSlow(Shard* shard, const std::vector<uint64_t>& words
       } else {
         // It came, was changed and left memory again since, which is rare.
         std::vector<SlowRow> one = {{0, SlotOf(number)}};
-        TFRA_RETURN_IF_ERROR(slots.Read(&one, &again));
+        TFRA_RETURN_IF_ERROR(slots.Read(&one, layout_.stride, &again));
         visit(entry, one[0].row);
       }
     }
