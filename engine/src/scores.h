@@ -136,6 +136,8 @@ class Bounds {
 
   // Keys there is room for beyond the shares of the shards.
   uint64_t room() const { return room_.load(std::memory_order_relaxed); }
+  // Whether a new key finds what room its shard has left, or takes the place of another there.
+  bool is_full() const { return room() == 0 && !exact(); }
   // Takes room for one more key of a shard of `size` keys, if there is some. REQUIRES, for these
   // two: the shard's mutex.
   bool TakeRoom(uint64_t size);
@@ -144,7 +146,7 @@ class Bounds {
   // Gives back what one key of a shard of `size` keys took.
   void GiveRoom(uint64_t size);
   // The keys that a shard was asked to take so far. REQUIRES: its mutex.
-  uint64_t CountInsert(uint32_t shard) { return ++inserts_[shard]; }
+  uint64_t CountInsert(uint32_t shard) { return ++inserts_[shard].count; }
   // All keys have left the table. REQUIRES: the mutexes of all shards.
   void Clear();
 
@@ -178,7 +180,11 @@ class Bounds {
   // The last score that was given out: kLru, a count; with epochs, the epoch and the calls in it.
   std::atomic<uint64_t> clock_{0};
   CountMemory memory_;
-  std::array<uint64_t, kShards> inserts_{};  // Each guarded by its shard's mutex.
+  // Each guarded by its shard's mutex, and apart from those of other threads.
+  struct alignas(kCacheLine) Inserts {
+    uint64_t count = 0;
+  };
+  std::array<Inserts, kShards> inserts_;
 };
 
 // An entry and its score; no entry if there is none. REQUIRES, to use it: the shard's mutex.

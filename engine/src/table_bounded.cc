@@ -26,16 +26,15 @@ template <typename Op>
 Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, const Op& prototype,
                                    const Scores& scores, const Report& report,
                                    PendingBlobs* new_keys) {
-  BoundedCall call{words, bounds_->StartCall(words.size(), scores), new_keys, report.rejected};
-  std::vector<Status> statuses(parts.parts());
-  std::vector<std::vector<uint32_t>> missing(parts.parts());
-  std::vector<ExportBatch> gone(parts.parts());
-  std::vector<std::vector<SlowRow>> slow_gone(parts.parts());
+  BoundedCall call{words, bounds_->StartCall(words.size(), scores), new_keys, report};
   std::optional<EpochGuard> until_read;  // Rows that are evicted from the file are read at the end.
   if (tiers_ != nullptr) until_read.emplace();
+  if (bounds_->is_full()) return WriteFull(&call, parts, prototype);
+  std::vector<Status> statuses(parts.parts());
+  std::vector<std::vector<uint32_t>> missing(parts.parts());
+  std::vector<Evicted> evicted(parts.parts());
   // Nobody has to go, unless other threads take the room: keys can be inserted as they come.
-  const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
-  const bool at_once = !bounds_->exact() && !admits &&
+  const bool at_once = !bounds_->exact() && !Admits(prototype) &&
                        bounds_->RoomFor(shards_.get(), parts.shard_keys()) == Room::kForAll;
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     std::vector<uint32_t>& keys = missing[part];
@@ -48,29 +47,63 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
         if (statuses[part].ok()) statuses[part] = std::move(updated);
         if (!at_once) return;
         if (statuses[part].ok()) {
-          ExportBatch* evicted = report.evicted == nullptr ? nullptr : &gone[part];
-          statuses[part] = InsertKeys(keys.data(), keys.size(),
-                                      Insertion<Op>{call, op, tally, evicted, &slow_gone[part]});
+          statuses[part] =
+              InsertKeys(keys.data(), keys.size(), Insertion<Op>{call, op, tally, &evicted[part]});
         }
         keys.clear();
       });
     });
   });
-  for (size_t part = 0; part < gone.size(); ++part) {
-    if (gone[part].size == 0) continue;
-    const Status read = FillRows(&slow_gone[part], &gone[part]);
-    if (statuses[part].ok()) statuses[part] = read;
-    AppendBatch(&gone[part], report.evicted);
-  }
+  ReportEvicted(call, &evicted, &statuses);
   TFRA_RETURN_IF_ERROR(FirstError(statuses));
-  return InsertMissing(&call, missing, prototype, report.evicted);
+  return InsertMissing(&call, missing, prototype);
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::WriteFull(BoundedCall* call, const KeyParts& parts, const Op& prototype) {
+  std::array<std::vector<uint32_t>, kShards> keys;
+  for (uint32_t s = 0; s < kShards; ++s) keys[s].reserve(parts.shard_keys()[s]);
+  ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
+      for (size_t k = 0; k < count; ++k) {
+        keys[ShardOf(Keys::Hash(call->words[order[k]]))].push_back(order[k]);
+      }
+    });
+  });
+  call->has_room = false;
+  call->next.reset(new uint32_t[call->words.size()]);
+  std::vector<Status> statuses(kShards);
+  std::vector<Evicted> evicted(kShards);
+  // A shard's part of the index fits into a cache: what was fetched to find keys is there still
+  // when they are inserted. Shards evict for themselves, so none has to wait for the others.
+  ParallelFor(kShards, ThreadsFor(call->words.size()), [&](size_t s) {
+    const std::vector<uint32_t>& all = keys[s];
+    if (all.empty()) return;
+    RunOp(prototype, all.size(), [&](Op* op, Tally* tally) {
+      std::vector<uint32_t> missing;
+      missing.reserve(all.size());
+      for (size_t k = 0; k < all.size(); k += kKeysPerLock) {
+        EpochGuard guard;
+        std::lock_guard lock(shards_[s].mutex());
+        Status updated = UpdateKeys(*call, all.data() + k, std::min(kKeysPerLock, all.size() - k),
+                                    op, tally, &missing);
+        if (statuses[s].ok()) statuses[s] = std::move(updated);
+      }
+      if (!statuses[s].ok()) return;
+      statuses[s] =
+          InsertList(&missing, ShardSet{1} << s, Insertion<Op>{*call, op, tally, &evicted[s]});
+    });
+  });
+  ReportEvicted(*call, &evicted, &statuses);
+  return FirstError(statuses);
 }
 
 template <typename Keys>
 template <typename Op>
 Status TableOf<Keys>::InsertMissing(BoundedCall* call,
                                     const std::vector<std::vector<uint32_t>>& missing,
-                                    const Op& prototype, ExportBatch* evicted) {
+                                    const Op& prototype) {
   size_t total = 0;
   for (const std::vector<uint32_t>& keys : missing) total += keys.size();
   if (total == 0) return Status::Ok();
@@ -92,34 +125,46 @@ Status TableOf<Keys>::InsertMissing(BoundedCall* call,
   }
   if (together) std::sort(lists[0].begin(), lists[0].end());
   // Where admission decides, equal keys are seen once.
-  const bool admits = admission_ != nullptr && prototype.context.new_keys == NewKeys::kAdmit;
-  if (!call->has_room || admits) call->next.reset(new uint32_t[call->words.size()]);
+  if (!call->has_room || Admits(prototype)) call->next.reset(new uint32_t[call->words.size()]);
   std::vector<Status> statuses(lists.size());
-  std::vector<ExportBatch> gone(lists.size());
-  std::vector<std::vector<SlowRow>> slow_gone(lists.size());
+  std::vector<Evicted> evicted(lists.size());
   ParallelFor(lists.size(), ThreadsFor(total), [&](size_t list) {
-    std::vector<uint32_t>& keys = lists[list];
     const ShardSet shards = together ? kAllShards : ShardSet{1} << list;
-    const size_t occurrences = keys.size();
-    if (call->next != nullptr) KeepFirst(call->words, call->next.get(), &keys);
-    RunOp(prototype, occurrences, [&](Op* op, Tally* tally) {
-      for (size_t k = 0; k < keys.size() && statuses[list].ok(); k += kKeysPerLock) {
-        EpochGuard guard;
-        ShardLocks locks(shards_.get(), shards);
-        statuses[list] =
-            InsertKeys(keys.data() + k, std::min(kKeysPerLock, keys.size() - k),
-                       Insertion<Op>{*call, op, tally, evicted == nullptr ? nullptr : &gone[list],
-                                     &slow_gone[list]});
-      }
+    RunOp(prototype, lists[list].size(), [&](Op* op, Tally* tally) {
+      statuses[list] =
+          InsertList(&lists[list], shards, Insertion<Op>{*call, op, tally, &evicted[list]});
     });
   });
-  for (size_t list = 0; list < gone.size(); ++list) {
-    if (gone[list].size == 0) continue;
-    const Status read = FillRows(&slow_gone[list], &gone[list]);
-    if (statuses[list].ok()) statuses[list] = read;
-    AppendBatch(&gone[list], evicted);
-  }
+  ReportEvicted(*call, &evicted, &statuses);
   return FirstError(statuses);
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::InsertList(std::vector<uint32_t>* keys, ShardSet shards,
+                                 const Insertion<Op>& insertion) {
+  const BoundedCall& call = insertion.call;
+  if (call.next != nullptr) KeepFirst(call.words, call.next.get(), keys);
+  for (size_t k = 0; k < keys->size(); k += kKeysPerLock) {
+    EpochGuard guard;
+    ShardLocks locks(shards_.get(), shards);
+    TFRA_RETURN_IF_ERROR(
+        InsertKeys(keys->data() + k, std::min(kKeysPerLock, keys->size() - k), insertion));
+  }
+  return Status::Ok();
+}
+
+template <typename Keys>
+void TableOf<Keys>::ReportEvicted(const BoundedCall& call, std::vector<Evicted>* evicted,
+                                  std::vector<Status>* statuses) const {
+  if (call.report.evicted == nullptr) return;
+  for (size_t list = 0; list < evicted->size(); ++list) {
+    auto& [rows, slow] = (*evicted)[list];
+    if (rows.size == 0) continue;
+    const Status read = FillRows(&slow, &rows);
+    if ((*statuses)[list].ok()) (*statuses)[list] = read;
+    AppendBatch(&rows, call.report.evicted);
+  }
 }
 
 template <typename Keys>

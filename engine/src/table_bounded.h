@@ -38,13 +38,20 @@ struct TableOf<Keys>::BoundedCall {
   const Words& words;
   const Scoring scoring;
   PendingBlobs* const new_keys;
-  bool* const rejected;  // Or null.
+  const Report& report;
   // Chains of equal missing keys. Null while there is room for all: then it makes no difference
   // whether equal keys are inserted together or one by one.
   std::unique_ptr<uint32_t[]> next = nullptr;
   bool has_room = true;  // For all keys, when the call began to insert.
 
   uint32_t Next(size_t i) const { return next == nullptr ? KeyChains::kEnd : next[i]; }
+};
+
+// Keys that one thread has evicted.
+template <typename Keys>
+struct TableOf<Keys>::Evicted {
+  ExportBatch rows;
+  std::vector<SlowRow> slow;  // Those of them whose rows are in the file.
 };
 
 // One thread that inserts.
@@ -54,8 +61,7 @@ struct TableOf<Keys>::Insertion {
   const BoundedCall& call;
   Op* const op;
   Tally* const tally;
-  ExportBatch* const evicted;                // Or null.
-  std::vector<SlowRow>* const slow_evicted;  // Those of them whose rows were in the file.
+  Evicted* const evicted;  // Filled if the call reports them.
 
   // Found some keys ahead of their turn: the lowest candidate, and the array it is in.
   Candidate likely = {};

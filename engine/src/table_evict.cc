@@ -99,7 +99,7 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
       continue;
     }
     ++tally->rejections;
-    if (call.rejected != nullptr) call.rejected[i] = true;
+    if (call.report.rejected != nullptr) call.report.rejected[i] = true;
     if constexpr (requires { op->Reject(i, words[i]); }) op->Reject(i, words[i]);
   }
   return Status::Ok();
@@ -184,9 +184,10 @@ uint32_t TableOf<Keys>::Evict(const Candidate& candidate, Insertion<Op>* inserti
   const uint64_t word = entry.word();
   const uint32_t row = entry.row();
   PrepareDrop(&shards_[candidate.shard], 1, tally);
-  if (insertion->evicted != nullptr) {
-    AppendEntry(word, row, insertion->evicted, insertion->slow_evicted);
-    AppendColumns(*shards_[candidate.shard].array(), entry.bucket, entry.index, insertion->evicted);
+  if (insertion->call.report.evicted != nullptr) {
+    auto& [rows, slow] = *insertion->evicted;
+    AppendEntry(word, row, &rows, &slow);
+    AppendColumns(*shards_[candidate.shard].array(), entry.bucket, entry.index, &rows);
   }
   shards_[candidate.shard].Erase(entry);
   DropStrings(row, tally);

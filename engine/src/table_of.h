@@ -262,13 +262,27 @@ class TableOf : public TableBase {
                       const Scores& scores, const Report& report, PendingBlobs* new_keys);
   // What the threads of one call share.
   struct BoundedCall;
+  struct Evicted;
   template <typename Op>
   struct Insertion;
-  // Inserts missing keys, several lists of them. Adds the rows that had to go to `evicted`, unless
-  // that is null.
+  // Whether new keys of an Op are to be let in.
+  template <typename Op>
+  bool Admits(const Op& op) const {
+    return admission_ != nullptr && op.context.new_keys == NewKeys::kAdmit;
+  }
+  // What WriteBounded does while each new key takes another's place.
+  template <typename Op>
+  Status WriteFull(BoundedCall* call, const KeyParts& parts, const Op& prototype);
+  // Inserts missing keys, several lists of them.
   template <typename Op>
   Status InsertMissing(BoundedCall* call, const std::vector<std::vector<uint32_t>>& missing,
-                       const Op& prototype, ExportBatch* evicted);
+                       const Op& prototype);
+  // Inserts missing keys of these shards, of equal ones the first and those chained to it.
+  template <typename Op>
+  Status InsertList(std::vector<uint32_t>* keys, ShardSet shards, const Insertion<Op>& insertion);
+  // Adds what was evicted to the call's report, if it wants that.
+  void ReportEvicted(const BoundedCall& call, std::vector<Evicted>* evicted,
+                     std::vector<Status>* statuses) const;
   // REQUIRES, for the rest: the mutexes of the keys' shards; of all, in an exact table.
 
   // Writes to the keys that are there, and adds the numbers of the others to `missing`.

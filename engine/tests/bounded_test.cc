@@ -66,6 +66,32 @@ TEST(BoundedTableTakesABatchLargerThanItself) {
   }
 }
 
+// Many times the keys that a thread writes with one lock, each of them twice.
+TEST(BoundedFullTableTakesALargeBatch) {
+  const int64_t max_capacity = 160'000 / kSlowdown, fresh = max_capacity / 4;
+  for (KeyType key_type : kKeyTypes) {
+    std::unique_ptr<Table> table =
+        MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity, key_type));
+    AssignRange(*table, 0, max_capacity);
+    // New keys first, then half of those that are there: the other half makes room.
+    std::vector<int64_t> numbers;
+    for (int64_t i = 0; i < fresh; ++i) numbers.push_back(max_capacity + i);
+    for (int64_t i = 0; i < max_capacity; i += 2) numbers.push_back(i);
+    const size_t once = numbers.size();
+    numbers.insert(numbers.end(), numbers.begin(), numbers.begin() + static_cast<long>(once));
+    const TestKeys keys(key_type, numbers);
+    AssignNumbers(*table, keys, [&](size_t i, size_t) { return static_cast<int>(i % 1000); });
+    const TableStats stats = table->stats();
+    CHECK_EQ(stats.size, static_cast<uint64_t>(max_capacity));
+    CHECK_EQ(stats.evictions, static_cast<uint64_t>(fresh));
+    CHECK_EQ(stats.rejections, uint64_t{0});
+    const auto contents = Contents(*table);
+    for (size_t i = once; i < numbers.size(); ++i) {
+      CHECK(contents.at(keys.Name(i)) == std::vector<int>(2, static_cast<int>(i % 1000)));
+    }
+  }
+}
+
 // Of the keys that came most often, half as many as the table holds are there.
 TEST(BoundedLfuKeepsFrequentKeys) {
   struct Stream {
