@@ -272,6 +272,32 @@ def test_tables_on_parameter_servers(servers: list[Any], name: str, place: str, 
             assert sum(session.run(sizes)) == COUNT
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_each_id_once_on_parameter_servers(servers: list[Any], place: str, by_hand: bool) -> None:
+    """The table is all that is trained: what the optimizer adds to it needs a place too."""
+    worker = servers[-1]
+    with tf.Graph().as_default(), v1.device(PLACES[place](worker.server_def.cluster)):
+        name = f"once_{place.replace(' ', '_')}_{by_hand}"
+        table = variable(name, devices=["/job:ps/replica:0/task:1/CPU:0"])
+        ids = v1.placeholder(tf.int64, [None])
+        if by_hand:
+            unique, places = tf.unique(ids)
+            rows = tf.gather(de.embedding_lookup(table, unique), places)
+        else:
+            rows = de.embedding_lookup_unique(table, ids)
+        step = de.DynamicEmbeddingOptimizer(v1.train.AdamOptimizer(0.1)).minimize(
+            tf.reduce_sum(rows)
+        )
+        found = table.lookup(tf.constant([3, 4, 5], tf.int64))
+        with v1.Session(worker.target) as session:
+            session.run(v1.global_variables_initializer())
+            before = session.run(found)
+            session.run(step, {ids: [3, 4, 4]})
+            expected = before - np.float32([[0.1], [0.1], [0.0]])
+            np.testing.assert_allclose(session.run(found), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_tables_on_several_devices() -> None:
     def make_step(program: Program) -> Any:
         return de.DynamicEmbeddingOptimizer(OPTIMIZERS["Adam"]()).minimize(program.loss)

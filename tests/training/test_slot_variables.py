@@ -277,21 +277,54 @@ def test_a_trainable_is_read_in_a_graph_of_tf1() -> None:
 
 
 def test_a_trainable_is_a_variable_to_tf1(tmp_path: Path) -> None:
-    """Savers and averages of all trainable variables work, and a penalty on all is an error."""
+    """Savers of all trainable variables work, and averages of those that are no tables."""
     with tf.Graph().as_default(), v1.Session() as session:
         program = GraphOfTf1()
         v1.get_variable("w", initializer=np.ones(2, np.float32))
-        average = v1.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables())
+        averaged, tables = de.trainable_wrapper_filter(v1.trainable_variables())
+        assert tables == (program.trainable,)
+        average = v1.train.ExponentialMovingAverage(0.9).apply(averaged)
         saver = v1.train.Saver(v1.trainable_variables())
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         session.run([program.step, average], {program.ids: [[3]]})
         saver.save(session, str(tmp_path / "model"))
-        rows = de.embedding_lookup(program.table, program.ids)
+
+
+def test_a_trainable_as_a_tensor_is_its_rows() -> None:
+    """Those of the last lookup; no initializer has to run for that."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        program = GraphOfTf1()
+        trainable = program.trainable
+        product = tf.matmul(trainable, tf.ones([2, 1]))
+        v1.summary.histogram("rows", trainable)
+        summaries = v1.summary.merge_all()
+        graph.finalize()
+        given = {program.ids: [[3], [4], [5]]}
+        assert session.run(trainable, given).tolist() == [[1.0, 1.0]] * 3
+        assert session.run(product, given).tolist() == [[2.0]] * 3
+        summary = v1.Summary.FromString(session.run(summaries, given))
+        assert summary.value[0].histo.num == 6
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_penalty_on_all_trainable_variables(pooled: bool) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = de.get_variable("table", dim=2, initializer=2.0)
+        ids = tf.sparse.from_dense(tf.constant([[3], [4]], tf.int64))
+        if pooled:
+            rows = de.embedding_lookup_sparse(table, ids, None, combiner="sum")
+        else:
+            rows = de.embedding_lookup(table, ids.values)
+        dense = v1.get_variable("w", initializer=np.float32([2.0, 2.0]))
         penalty = tf.add_n([tf.nn.l2_loss(v) for v in v1.trainable_variables()])
-        with pytest.raises((TypeError, ValueError)):
-            de.DynamicEmbeddingOptimizer(v1.train.GradientDescentOptimizer(1.0)).minimize(
-                penalty + tf.reduce_sum(rows)
-            )
+        optimizer = de.DynamicEmbeddingOptimizer(v1.train.GradientDescentOptimizer(0.25))
+        step = optimizer.minimize(tf.reduce_sum(rows) + tf.reduce_sum(dense) + penalty)
+        found = table.lookup([3, 4, 5])
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        # A gradient of 1, and of the penalty 2.
+        assert session.run(found).tolist() == [[1.25, 1.25]] * 2 + [[2.0, 2.0]]
+        assert session.run(dense).tolist() == [1.25, 1.25]
 
 
 def test_ids_of_branches_stay_there() -> None:

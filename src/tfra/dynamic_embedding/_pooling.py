@@ -120,7 +120,7 @@ class Bags:
         max_norm = stand_in.max_norm if max_norm is None else max_norm
         if combiner in FUSED_COMBINERS and (max_norm is None or not stand_in.records()):
             train = stand_in.is_training(training)
-            stand_in.note_ids(self.keys)
+            stand_in.note_lookup(self.keys)
             pooled = self._fused(stand_in, str(combiner), train, max_norm or 0.0)
         else:
             rows = stand_in.lookup(self.keys, training, max_norm)

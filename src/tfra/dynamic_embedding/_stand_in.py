@@ -247,6 +247,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         )
         self._params = lambda: params
         self.max_norm = None
+        self._rows: tf.Tensor | None = None
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""
@@ -257,6 +258,26 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         if not in_plain_graph():
             _in_branches.add(tf.compat.v1.get_default_graph())
         return self.handle
+
+    # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.
+
+    def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
+        """Remembers the keys of a lookup, and its rows."""
+        super().note_lookup(ids)
+        if in_plain_graph() and not in_control_flow():
+            self._rows = None if rows is None else tf.reshape(rows, [-1, self.params.dim])
+
+    def value(self) -> tf.Tensor:
+        """Returns the rows of the last lookup, `[n, dim]`; in branches, the variable's own."""
+        if self._rows is not None:
+            return self._rows
+        rows = self.read_value()
+        if in_plain_graph() and not in_control_flow():
+            self._rows = rows
+        return rows
+
+    def _as_graph_element(self) -> tf.Tensor:
+        return self.value()
 
     def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
         """Looks up the rows of `ids`; without any, and in branches, reads the variable itself.
@@ -339,7 +360,8 @@ def stand_in_of(params: Variable | TrainableWrapper) -> TrainableWrapper:
             if owner is None:
                 found = ShadowVariable(params, name)
             else:
-                with tf.init_scope():
+                # On the worker whose lookups it stands for, whatever places variables here.
+                with tf.init_scope(), tf.device(None):
                     found = GraphTrainableWrapper(params, name)
             found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
             params.stand_ins[owner] = found

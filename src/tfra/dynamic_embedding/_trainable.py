@@ -48,13 +48,19 @@ class TrainableWrapper:
             rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
             rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
         check_max_norm(max_norm)
-        self.note_ids(ids)
+        self.note_lookup(ids, rows)
         return _clip(rows, self.max_norm if max_norm is None else max_norm)
 
     # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
 
-    def note_ids(self, ids: tf.Tensor) -> None:
-        """Remembers the keys of a lookup. Those in functions and branches can't leave them."""
+    def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
+        """Remembers the keys of a lookup. Those in functions and branches can't leave them.
+
+        Args:
+            ids: The keys.
+            rows: Their rows, where these were not pooled.
+        """
+        del rows
         if tf.executing_eagerly():
             self._ids = ids
         elif in_plain_graph() and not in_control_flow():

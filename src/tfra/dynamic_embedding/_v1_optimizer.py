@@ -71,6 +71,16 @@ class _Rows:
         return [op for op in made if op is not None]
 
 
+class _PlaceOfVariables:
+    """Where variables are placed here, for another one to be put beside."""
+
+    _should_act_as_resource_variable = True
+
+    def __init__(self) -> None:
+        self.handle = tf.raw_ops.VarHandleOp(shared_name=ANONYMOUS, dtype=tf.float32, shape=[])
+        self.name, self.device, self.graph = self.handle.name, self.handle.device, self.handle.graph
+
+
 class TrainsTables(_Base):  # type: ignore[misc]
     """What optimizers of `tf.compat.v1.train` do differently for tables."""
 
@@ -109,6 +119,12 @@ class TrainsTables(_Base):  # type: ignore[misc]
             for v in var_list
         ]
         super()._create_slots(seen)
+
+    def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
+        # Workers share it: not where the stand-in is, which each of them has for itself.
+        if isinstance(colocate_with, GraphTrainableWrapper):
+            colocate_with = _PlaceOfVariables()
+        return super()._create_non_slot_variable(initial_value, name, colocate_with)
 
     def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Any:
         if isinstance(var, TrainableWrapper):
