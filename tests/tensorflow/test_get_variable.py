@@ -34,6 +34,7 @@ def test_signature() -> None:
         ("shared_name", "get_variable"), ("initializer", None), ("trainable", True),
         ("checkpoint", True), ("init_size", 0), ("kv_creator", None), ("restrict_policy", None),
         ("bp_v2", False), ("admission", None), ("ttl", None), ("min_norm", None),
+        ("short_file_name", False),
     ]  # fmt: skip
 
 

@@ -170,8 +170,9 @@ class RecordingCreator(de.KVCreator):
 
     def create(
         self, key_dtype=None, value_dtype=None, default_value=None, name=None, checkpoint=None,
-        init_size=None, config=None, device=None,
+        init_size=None, config=None, device=None, shard_saveable_object_fn=None,
     ) -> Any:  # fmt: skip
+        assert shard_saveable_object_fn is None
         request = {
             "key_dtype": key_dtype, "value_dtype": value_dtype, "default_value": default_value,
             "name": name, "checkpoint": checkpoint, "init_size": init_size, "device": device,

@@ -64,16 +64,24 @@ def test_signatures() -> None:
     lru = {"evict_strategy": de.HkvEvictStrategy.LRU}
     assert signature_of(de.CuckooHashTable) == {
         **TABLE_TYPES, "name": "CuckooHashTable", "checkpoint": True, "init_size": 0,
-        "config": None, "device": "",
+        "config": None, "device": "", "shard_saveable_object_fn": None,
     }  # fmt: skip
     assert signature_of(de.HkvHashTable) == {
         **TABLE_TYPES, "name": "HkvHashTable", "checkpoint": True, **HKV_OPTIONS, "config": None,
-        "device": "", **lru, **HKV_EVICTION,
+        "device": "", **lru, **HKV_EVICTION, "shard_saveable_object_fn": None,
     }  # fmt: skip
     assert list(signature_of(de.HkvHashTableConfig)) == [*HKV_OPTIONS, *lru, *HKV_EVICTION]
     assert signature_of(de.CuckooHashTableConfig) == {}
     for creator in (de.KVCreator, de.CuckooHashTableCreator, de.HkvHashTableCreator):
         assert signature_of(creator) == {"config": None, "saver": None}
+
+
+def test_saveables_of_ones_own_are_refused(kind: str) -> None:
+    creator = getattr(de, f"{kind}Creator")()
+    for make in (getattr(de, kind), creator.create):
+        make(tf.int64, tf.float32, 0.0, name="table", shard_saveable_object_fn=None)
+        with pytest.raises(NotImplementedError, match="shard_saveable_object_fn"):
+            make(tf.int64, tf.float32, 0.0, name="table", shard_saveable_object_fn=list)
 
 
 def test_the_strategies_of_eviction() -> None:
@@ -171,6 +179,33 @@ def test_defaults_of_one_call(kind: str, case: TfCase) -> None:
     assert_tensor(found, expected)
     assert_tensor(exists, np.array([[True, False], [False, False]]))
     assert len(content(table)) == 1
+
+
+def test_defaults_of_one_call_in_other_shapes(kind: str, case: TfCase) -> None:
+    """One row as a matrix, and rows one after the other for keys of any rank."""
+    table = case.table(kind)
+    keys, values = case.keys([[1, 2], [3, 4]]), case.values(1)
+    table.insert(keys[0, :1], values)
+    flat = case.values(4, 1)
+    expected = flat.copy().reshape(2, 2, *case.row)
+    expected[0, 0] = values[0]
+
+    @tf.function(reduce_retracing=True)
+    def find(keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return table.lookup(keys, rows)
+
+    unknown = tf.TensorSpec([None, None], case.key_dtype)
+    traced = find.get_concrete_function(unknown, tf.TensorSpec([None, *case.row], case.value_dtype))
+    for rows in (table.lookup(keys, flat), traced(tf.constant(keys), tf.constant(flat))):
+        assert_tensor(rows, expected)
+    one = case.values(1, 5)
+    expected = np.broadcast_to(one, (2, 2, *case.row)).copy()
+    expected[0, 0] = values[0]
+    assert_tensor(table.lookup(keys, one), expected)
+    assert_tensor(table.lookup(keys[0], one), expected[0])
+    for wrong in (flat[:3], case.values((4, 1), 1)):
+        with pytest.raises(ValueError, match="dynamic_default_values"):
+            table.lookup(keys, wrong)
 
 
 @pytest.mark.parametrize("value_dtype", SUMMABLE_DTYPES)

@@ -55,7 +55,7 @@ def test_signature() -> None:
         "shared_name": None, "name": "DynamicEmbedding_Variable", "initializer": None,
         "trainable": True, "checkpoint": True, "init_size": 0, "kv_creator": None,
         "restrict_policy": None, "bp_v2": False,
-        "admission": None, "ttl": None, "min_norm": None,
+        "admission": None, "ttl": None, "min_norm": None, "short_file_name": False,
     }  # fmt: skip
     assert list(signature_of(de.Variable))[3:6] == ["devices", "partitioner", "shared_name"]
 

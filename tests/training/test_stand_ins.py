@@ -245,3 +245,33 @@ def test_segments_are_summed_with_the_arguments_of_tf1() -> None:
     data, segments = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([0, 0, 1])
     summed = de.math.sparse_segment_sum(data, tf.constant([0, 1, 2]), segments, "named")
     assert summed.numpy().tolist() == [[3.0], [4.0]]
+
+
+@pytest.mark.parametrize("form", ["function", "function and tape", "tensor and tape"])
+def test_minimize_of_keras_2(form: str) -> None:
+    """Optimizers that were wrapped have it still; the variables may be known late."""
+    table = de.Variable(dim=2, initializer=1.0, name=f"table_{form.replace(' ', '_')}")
+    dense = keras.Variable(np.ones(2, np.float32))
+    optimizer = de.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+    trainables: list[Any] = [dense]
+
+    def loss() -> tf.Tensor:
+        rows, trainable = de.embedding_lookup(
+            table, tf.constant([7], tf.int64), return_trainable=True
+        )
+        trainables[1:] = [trainable]
+        return tf.reduce_sum(rows * dense)
+
+    if form == "function":
+        steps = optimizer.minimize(loss, lambda: trainables)
+    elif form == "function and tape":
+        steps = optimizer.minimize(loss, lambda: trainables, tape=tf.GradientTape())
+    else:
+        with tf.GradientTape() as tape:
+            value = loss()
+        steps = optimizer.minimize(value, trainables, tape=tape)
+    assert int(steps) == 1
+    assert table.lookup([7]).numpy().tolist() == [[0.5, 0.5]]
+    assert dense.numpy().tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="needs its `tape`"):
+        optimizer.minimize(tf.constant(1.0), trainables)

@@ -236,3 +236,12 @@ def test_get_variable_compares_policies() -> None:
     for other in (None, de.FrequencyRestrictPolicy, KeepLongRows):
         with pytest.raises(ValueError, match=r"restrict_policy.*Received: restrict_policy"):
             de.get_variable("compared", dim=DIM, restrict_policy=other)
+
+
+@pytest.mark.parametrize("policy", [de.TimestampRestrictPolicy, de.FrequencyRestrictPolicy])
+def test_a_policy_needs_rows_that_carry_their_updates(policy: Any) -> None:
+    with pytest.raises(ValueError, match=f"restrict_policy={policy.__name__}, received <tfra"):
+        policy(de.Variable(dim=DIM))
+    variable = make_variable(policy)
+    variable.upsert([1, 2], np.ones((2, DIM), np.float32))
+    assert int(policy(variable).apply_restriction(1)) == 1

@@ -53,6 +53,7 @@ class KVCreator(abc.ABC):
         init_size: int | None = None,
         config: Any = None,
         device: str | None = None,
+        shard_saveable_object_fn: None = None,
     ) -> HashTable:
         """Returns a new table.
 
@@ -65,6 +66,7 @@ class KVCreator(abc.ABC):
             init_size: room for so many keys.
             config: settings, in place of the creator's own.
             device: where the table is to be.
+            shard_saveable_object_fn: None. Checkpoints save tables without it.
         """
 
 
@@ -97,6 +99,7 @@ class CuckooHashTableCreator(KVCreator):
         init_size: int | None = 0,
         config: CuckooHashTableConfig | None = None,
         device: str | None = None,
+        shard_saveable_object_fn: None = None,
     ) -> CuckooHashTable:
         """Returns a new table; see `KVCreator.create`."""
         return CuckooHashTable(
@@ -108,6 +111,7 @@ class CuckooHashTableCreator(KVCreator):
             init_size=init_size or 0,
             config=config or self.config,
             device=device or "",
+            shard_saveable_object_fn=shard_saveable_object_fn,
         )
 
 
@@ -151,6 +155,7 @@ class HkvHashTableCreator(KVCreator):
         init_size: int | None = None,
         config: HkvHashTableConfig | None = None,
         device: str | None = None,
+        shard_saveable_object_fn: None = None,
     ) -> HkvHashTable:
         """Returns a new table; see `KVCreator.create`. The config's capacity counts."""
         return HkvHashTable(
@@ -161,4 +166,5 @@ class HkvHashTableCreator(KVCreator):
             checkpoint=bool(checkpoint),
             config=config or self.config,
             device=device or "",
+            shard_saveable_object_fn=shard_saveable_object_fn,
         )

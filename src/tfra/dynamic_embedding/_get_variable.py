@@ -35,6 +35,7 @@ def get_variable(
     admission: Admission | None = None,
     ttl: float | None = None,
     min_norm: float | None = None,
+    short_file_name: bool = False,
 ) -> Variable:
     """Gets a `Variable` object with this name if it exists, or creates a new one.
 
@@ -63,6 +64,7 @@ def get_variable(
         admission: which keys may enter; see `Variable`.
         ttl: seconds after which a row has expired; see `Variable`.
         min_norm: the L2 norm below which a row has expired; see `Variable`.
+        short_file_name: Not used.
 
     Returns:
         A `Variable` object.
@@ -71,6 +73,7 @@ def get_variable(
         ValueError: If the variable exists and its parameters are others, or if the variable scope
             says that it must exist and it does not.
     """
+    del short_file_name
     with _lock:
         return _get_or_create(
             name,

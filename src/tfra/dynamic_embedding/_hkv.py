@@ -30,6 +30,7 @@ class ScoredTable:
     _initial: Any
     _ready: Any
     _default_row: Any
+    _given_rows: Any
     _config: HkvHashTableConfig
 
     @property
@@ -146,10 +147,9 @@ class ScoredTable:
         if dynamic_default_values is None:
             rows = self._default_row()
         else:
-            what = "dynamic_default_values"
-            rows = arguments.values_tensor(dynamic_default_values, self._value_dtype, what)
+            rows = self._given_rows(keys, dynamic_default_values)
             if not rows.shape.is_compatible_with(self._row_shape):
-                arguments.check_rows(keys, rows, self._row_shape, what)
+                arguments.check_rows(keys, rows, self._row_shape, "dynamic_default_values")
         given = self._scores(keys, scores)
         with self._ready():
             found = ops.tfra_find_or_insert(

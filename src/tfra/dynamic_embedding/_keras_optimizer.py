@@ -114,6 +114,31 @@ class TrainsTables(_Base):  # type: ignore[misc]
     def loss_scale_factor(self, factor: float | None) -> None:
         self.__dict__["loss_scale_factor"] = factor
 
+    def minimize(self, loss: Any, var_list: Any, tape: Any = None, name: str | None = None) -> Any:
+        """Takes a step, as optimizers of Keras 2 do: gradients of a loss are computed and applied.
+
+        Args:
+            loss: A function without arguments, or a tensor that `tape` has seen.
+            var_list: Variables, or a function that returns them once the loss is known.
+            tape: The tape to be used.
+            name: Not used.
+
+        Returns:
+            The number of steps.
+
+        Raises:
+            ValueError: If the loss is a tensor and there is no tape.
+        """
+        del name
+        if callable(loss):
+            with tape or tf.GradientTape() as tape:
+                loss = loss()
+        elif tape is None:
+            raise ValueError(f"A `loss` that is a tensor needs its `tape`. Received: {loss!r}")
+        variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
+        self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return self.iterations
+
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         dense: list[tuple[Any, Any]] = []
         tables: dict[int, TableGradient] = {}

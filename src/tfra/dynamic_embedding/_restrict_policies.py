@@ -160,6 +160,14 @@ class _EnginePolicy(RestrictPolicy):
     kept_by_engine = True
     ranking = ""
 
+    def __init__(self, var: Variable) -> None:
+        super().__init__(var)
+        if not var.keeps_usage:
+            raise ValueError(
+                f"Rows of {var.name!r} don't carry when and how often they were updated: expected "
+                f"a Variable made with restrict_policy={type(self).__name__}, received {var!r}"
+            )
+
     def apply_update(self, ids: Any) -> Any:
         """Notes that keys were seen, as an optimizer step does by itself.
 

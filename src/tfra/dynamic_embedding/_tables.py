@@ -21,6 +21,14 @@ from tfra.dynamic_embedding._hkv import ScoredTable
 from tfra.dynamic_embedding._hkv_files import TableFiles
 
 
+def _refuse_saveables(shard_saveable_object_fn: Any) -> None:
+    if shard_saveable_object_fn is not None:
+        raise NotImplementedError(
+            "`shard_saveable_object_fn`: expected None, since checkpoints save tables without it, "
+            f"received {shard_saveable_object_fn!r}"
+        )
+
+
 class CuckooHashTable(HashTable):
     """A hash table that grows with its keys.
 
@@ -40,9 +48,11 @@ class CuckooHashTable(HashTable):
         init_size: room for so many keys from the beginning.
         config: a CuckooHashTableConfig.
         device: where the table is.
+        shard_saveable_object_fn: None. Checkpoints save tables without it.
 
     Raises:
         ValueError: If checkpoint is True and no name was specified.
+        NotImplementedError: If there is a `shard_saveable_object_fn`.
     """
 
     def __init__(
@@ -55,7 +65,9 @@ class CuckooHashTable(HashTable):
         init_size: int = 0,
         config: CuckooHashTableConfig | None = None,
         device: str = "",
+        shard_saveable_object_fn: None = None,
     ) -> None:
+        _refuse_saveables(shard_saveable_object_fn)
         super().__init__(key_dtype, value_dtype, default_value, name, checkpoint, init_size, device)
         self._config = config
 
@@ -101,9 +113,11 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         reserved_key_start_bit: accepted; every key is legal here.
         tier_directory: where the file of rows is; by default in `$TMPDIR`, or `/tmp`. It has no
             name there, and goes with the table, or with the process.
+        shard_saveable_object_fn: None. Checkpoints save tables without it.
 
     Raises:
         TypeError: If an argument is of a wrong type, or string values are to be in a file.
+        NotImplementedError: If there is a `shard_saveable_object_fn`.
         ValueError: If checkpoint is True and no name was specified, a number is out of range,
             `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
             go together.
@@ -129,7 +143,9 @@ class HkvHashTable(ScoredTable, TableFiles, HashTable):
         gen_scores_fn: Any = None,
         reserved_key_start_bit: int = 0,
         tier_directory: Any = None,
+        shard_saveable_object_fn: None = None,
     ) -> None:
+        _refuse_saveables(shard_saveable_object_fn)
         # A copy, which is checked once more: the caller may change theirs.
         self._config = dataclasses.replace(
             checked_config(config)

@@ -82,6 +82,7 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
             all.
         ttl: seconds after which a row that was not updated has expired; see `expire`.
         min_norm: the L2 norm below which a row has expired; see `expire`.
+        short_file_name: Not used.
 
     Raises:
         TypeError: If a type is not supported.
@@ -107,7 +108,9 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         admission: Admission | None = None,
         ttl: float | None = None,
         min_norm: float | None = None,
+        short_file_name: bool = False,
     ) -> None:
+        del short_file_name
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
         self._dim = arguments.integer(dim, "dim", at_least=1)
