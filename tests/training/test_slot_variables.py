@@ -228,22 +228,63 @@ def test_a_trainable_clips_rows() -> None:
 
 
 def test_ids_of_functions_stay_there() -> None:
-    table = de.Variable(dim=2)
+    table = de.Variable(dim=2, initializer=4.0)
     trainable = table.get_trainable_by_name("any")
 
     @tf.function
-    def lookup(ids: tf.Tensor) -> tf.Tensor:
-        rows = de.embedding_lookup(table, ids)
-        assert trainable.ids is None
-        with pytest.raises(ValueError, match="Use what the lookup returned"):
-            trainable.read_value()
-        return rows
+    def lookup(ids: tf.Tensor) -> Any:
+        de.embedding_lookup(table, ids)
+        here, rows = trainable.ids, trainable.read_value()
 
-    lookup(tf.constant([1], tf.int64))
+        def branch() -> tf.Tensor:
+            assert trainable.ids is None
+            with pytest.raises(ValueError, match="Use what the lookup returned"):
+                trainable.read_value()
+            return tf.ones([])
+
+        tf.cond(tf.size(ids) > 0, branch, lambda: tf.ones([]))
+        return here, rows
+
+    ids, rows = lookup(tf.constant([[1]], tf.int64))
+    assert (ids.numpy().tolist(), rows.numpy().tolist()) == ([1], [[4.0, 4.0]])
     assert trainable.ids is None
     de.embedding_lookup(table, [5])
-    lookup(tf.constant([1, 2], tf.int64))
+    lookup(tf.constant([[1, 2]], tf.int64))
     assert trainable.ids.numpy().tolist() == [5]
+
+    @tf.function
+    def another() -> bool:
+        return trainable.ids is None
+
+    assert another()
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_penalty_on_a_trainable(in_function: bool, pooled: bool) -> None:
+    """As a tensor it is the rows of the last lookup; optimizers, which have slots, see none."""
+    table = de.Variable(dim=2, initializer=2.0)
+    optimizer = keras.optimizers.SGD(0.25, momentum=0.5)
+
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            if pooled:
+                ids = tf.sparse.from_dense(tf.constant([[3], [4]], tf.int64))
+                rows, trainable = de.embedding_lookup_sparse(
+                    table, ids, None, combiner="sum", return_trainable=True
+                )
+            else:
+                rows, trainable = de.embedding_lookup(
+                    table, tf.constant([[3], [4]], tf.int64), return_trainable=True
+                )
+            loss = tf.reduce_sum(rows) + tf.nn.l2_loss(trainable)
+        optimizer.apply_gradients([(tape.gradient(loss, trainable), trainable)])
+        return tf.matmul(trainable, tf.ones([2, 1]))
+
+    product = (tf.function(step) if in_function else step)()
+    # A gradient of 1, and of the penalty 2.
+    assert table.lookup([3, 4, 5]).numpy().tolist() == [[1.25, 1.25]] * 2 + [[2.0, 2.0]]
+    assert product.numpy().tolist() == [[2.5], [2.5]]
 
 
 class GraphOfTf1:

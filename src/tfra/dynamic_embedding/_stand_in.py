@@ -121,6 +121,15 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
     def _write_object_proto(self, proto: Any, options: Any) -> None:
         write_plain_object(proto)
 
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """Looks up the rows of `ids`, of which penalties are made.
+
+        It has none without them, and for optimizers, which see what their slots look like.
+        """
+        if calling_optimizer() is not None or self.ids is None:
+            return super().__tf_tensor__(dtype, name)
+        return tf.convert_to_tensor(self.read_value(), dtype=dtype, name=name)
+
     # --- Its value: in the place of an array without rows, what the Variable holds.
 
     def numpy(self) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ class TrainableWrapper:
     max_norm: float | None
     _params: Callable[[], Variable | None]
     _ids: tf.Tensor | None = None
+    _ids_in_function: weakref.ref[tf.Tensor] | None = None  # It lives as long as its graph.
 
     @property
     def params(self) -> Variable:
@@ -54,7 +56,7 @@ class TrainableWrapper:
     # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys of a lookup. Those in functions and branches can't leave them.
+        """Remembers the keys of a lookup. Those in functions and branches are known there only.
 
         Args:
             ids: The keys.
@@ -63,16 +65,26 @@ class TrainableWrapper:
         del rows
         if tf.executing_eagerly():
             self._ids = ids
-        elif in_plain_graph() and not in_control_flow():
+        elif tf.inside_function():
+            self._ids_in_function = weakref.ref(ids)
+        elif not in_control_flow():
             with tf.name_scope(f"{self.params.name}_ids"):
                 self._ids = tf.reshape(ids, [-1])
 
     @property
     def ids(self) -> tf.Tensor | None:
-        """The keys of the last lookup, a vector; None if there was none, and in functions."""
-        if tf.inside_function() or self._ids is None:
-            return None
-        return tf.reshape(self._ids, [-1]) if tf.executing_eagerly() else self._ids
+        """The keys of the last lookup, a vector; None if there was none here.
+
+        In a function these are the keys of its own last lookup.
+        """
+        ids = self._ids
+        if tf.inside_function():
+            ids = self._ids_in_function() if self._ids_in_function is not None else None
+            if ids is None or ids.graph is not tf.compat.v1.get_default_graph():
+                return None
+        if ids is None or in_plain_graph():
+            return ids
+        return tf.reshape(ids, [-1])
 
     def prefetch_values(self, update: bool = False) -> tf.Tensor:
         """Looks up the rows of `ids` as they are now, of shape `[n, dim]`.
@@ -88,7 +100,8 @@ class TrainableWrapper:
         if ids is None:
             raise ValueError(
                 f"The ids of the last lookup of {self.params.name!r} are not known here: expected "
-                "one before this, outside of functions. Use what the lookup returned."
+                "one before this, in the same function or outside of all. Use what the lookup "
+                "returned."
             )
         return self.lookup(ids)
 
