@@ -201,7 +201,7 @@ Status RowSlots::Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging
     size_t end = begin + 1;
     for (; end < rows->size(); ++end) {
       const uint32_t step = (*rows)[end].slot - (*rows)[end - 1].slot;
-      if (step > 1 && (step > kJoinRows + 1 || (step - 1) * stride_ > kJoinBytes)) break;
+      if (step > kJoinRows + 1 || step * stride_ > bytes + kJoinBytes) break;
     }
     return end;
   };

@@ -138,6 +138,11 @@ class Bounds {
   uint64_t room() const { return room_.load(std::memory_order_relaxed); }
   // Whether a new key finds what room its shard has left, or takes the place of another there.
   bool is_full() const { return room() == 0 && !exact(); }
+  // Whether most keys of the last call were not there, which says how the next is done best.
+  bool mostly_new() const { return mostly_new_.load(std::memory_order_relaxed); }
+  void NoteMissing(size_t missing, size_t keys) {
+    mostly_new_.store(2 * missing > keys, std::memory_order_relaxed);
+  }
   // Takes room for one more key of a shard of `size` keys, if there is some. REQUIRES, for these
   // two: the shard's mutex.
   bool TakeRoom(uint64_t size);
@@ -177,6 +182,7 @@ class Bounds {
   const uint64_t count_mask_;  // The part of a score that is a count.
 
   std::atomic<uint64_t> room_;
+  std::atomic<bool> mostly_new_{true};
   // The last score that was given out: kLru, a count; with epochs, the epoch and the calls in it.
   std::atomic<uint64_t> clock_{0};
   CountMemory memory_;

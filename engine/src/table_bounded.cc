@@ -1,10 +1,14 @@
 // Writing to bounded tables: keys that are there get new scores, the others are inserted.
 #include "table_bounded.h"
 
+#include <atomic>
 #include <optional>
 
 namespace tfra {
 namespace {
+
+// From so many keys on it pays to go shard by shard, if most of them are new.
+constexpr size_t kManyKeys = 8192;
 
 // Keeps of equal keys the first, and chains the others to it.
 void KeepFirst(const Words& words, uint32_t* next, std::vector<uint32_t>* keys) {
@@ -29,9 +33,12 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
   BoundedCall call{words, bounds_->StartCall(words.size(), scores), new_keys, report};
   std::optional<EpochGuard> until_read;  // Rows that are evicted from the file are read at the end.
   if (tiers_ != nullptr) until_read.emplace();
-  if (bounds_->is_full()) return WriteFull(&call, parts, prototype);
+  if (bounds_->is_full() && bounds_->mostly_new() && words.size() >= kManyKeys) {
+    return WriteFull(&call, parts, prototype);
+  }
   std::vector<Status> statuses(parts.parts());
   std::vector<std::vector<uint32_t>> missing(parts.parts());
+  std::atomic<size_t> missing_keys{0};
   std::vector<Evicted> evicted(parts.parts());
   // Nobody has to go, unless other threads take the room: keys can be inserted as they come.
   const bool at_once = !bounds_->exact() && !Admits(prototype) &&
@@ -43,7 +50,9 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
         EpochGuard guard;
         GrowBy(&keys, count);
         ShardLocks locks(shards_.get(), parts.shards(part));
+        const size_t known = keys.size();
         Status updated = UpdateKeys(call, order, count, op, tally, &keys);
+        missing_keys += keys.size() - known;
         if (statuses[part].ok()) statuses[part] = std::move(updated);
         if (!at_once) return;
         if (statuses[part].ok()) {
@@ -54,6 +63,7 @@ Status TableOf<Keys>::WriteBounded(const Words& words, const KeyParts& parts, co
       });
     });
   });
+  bounds_->NoteMissing(missing_keys, words.size());
   ReportEvicted(call, &evicted, &statuses);
   TFRA_RETURN_IF_ERROR(FirstError(statuses));
   return InsertMissing(&call, missing, prototype);
@@ -75,6 +85,7 @@ Status TableOf<Keys>::WriteFull(BoundedCall* call, const KeyParts& parts, const 
   call->next.reset(new uint32_t[call->words.size()]);
   std::vector<Status> statuses(kShards);
   std::vector<Evicted> evicted(kShards);
+  std::atomic<size_t> missing_keys{0};
   // A shard's part of the index fits into a cache: what was fetched to find keys is there still
   // when they are inserted. Shards evict for themselves, so none has to wait for the others.
   ParallelFor(kShards, ThreadsFor(call->words.size()), [&](size_t s) {
@@ -90,11 +101,13 @@ Status TableOf<Keys>::WriteFull(BoundedCall* call, const KeyParts& parts, const 
                                     op, tally, &missing);
         if (statuses[s].ok()) statuses[s] = std::move(updated);
       }
+      missing_keys += missing.size();
       if (!statuses[s].ok()) return;
       statuses[s] =
           InsertList(&missing, ShardSet{1} << s, Insertion<Op>{*call, op, tally, &evicted[s]});
     });
   });
+  bounds_->NoteMissing(missing_keys, call->words.size());
   ReportEvicted(*call, &evicted, &statuses);
   return FirstError(statuses);
 }

@@ -270,7 +270,7 @@ class TableOf : public TableBase {
   bool Admits(const Op& op) const {
     return admission_ != nullptr && op.context.new_keys == NewKeys::kAdmit;
   }
-  // What WriteBounded does while each new key takes another's place.
+  // What WriteBounded does in a full table with many keys that are mostly new.
   template <typename Op>
   Status WriteFull(BoundedCall* call, const KeyParts& parts, const Op& prototype);
   // Inserts missing keys, several lists of them.

@@ -62,11 +62,14 @@ Status TableBase::UseSlow(const Words& words, std::vector<SlowRow>* rows, size_t
   // Most rows in the file are needed once in a long while. Reading them moves them only while
   // there is much room, or when they are needed again: others would have to leave for them.
   std::vector<SlowRow> coming;
+  std::array<uint64_t, kShards> coming_of{};
   size_t staying = 0;
   for (SlowRow& row : *rows) {
     row.seen = tiers_->SeenBefore(row.slot);
-    if (row.seen || FastRows(ShardOf(HashOf(words[row.number]))) < tiers_->share() / 2) {
+    const uint32_t s = ShardOf(HashOf(words[row.number]));
+    if (row.seen || FastRows(s) + coming_of[s] < tiers_->share() / 2) {
       coming.push_back(row);
+      ++coming_of[s];
     } else {
       (*rows)[staying++] = row;
     }

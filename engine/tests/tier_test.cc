@@ -50,6 +50,35 @@ TableOptions TieredOptions(KeyType key_type, int64_t dim, uint64_t fast_bytes = 
   return options;
 }
 
+// What is read once does not take the place of what is there, however much it is.
+TEST(TieredLookupsOfManyRowsLeaveOthersInMemory) {
+  const int64_t share = 4000 / kSlowdown, n = 10 * share, used = share / 3;
+  const size_t row = 8 * sizeof(float);
+  std::unique_ptr<Table> table =
+      MakeTable(TieredOptions(KeyType::kInt64, 8, static_cast<uint64_t>(share) * row));
+  for (int64_t begin = 0; begin < n; begin += share / 4) {
+    AssignRange(*table, begin, begin + share / 4);
+  }
+  // The last rows come to memory. Others that are there leave, and half of it is free.
+  AssignRange(*table, n - used, n);
+  const TestKeys others = TestKeys::Range(KeyType::kInt64, n / 2, n - used);
+  size_t removed;
+  CHECK_OK(table->Remove(others.batch(), &removed));
+  CHECK_EQ(removed, others.size());
+  const auto look_up = [&](int64_t begin, int64_t end) {
+    const TestKeys keys = TestKeys::Range(KeyType::kInt64, begin, end);
+    TestRows rows(ValueType::kFloat32, keys.size(), 8);
+    const uint64_t before = table->stats().fast_hits;
+    CHECK_OK(table->Lookup(keys.batch(), {}, rows.out(), nullptr));
+    return table->stats().fast_hits - before;
+  };
+  CHECK_EQ(look_up(n - used, n), static_cast<uint64_t>(used));
+  const uint64_t written = table->stats().bytes_written;
+  look_up(0, n / 2);
+  CHECK_EQ(look_up(n - used, n), static_cast<uint64_t>(used));
+  CHECK_EQ(table->stats().bytes_written, written);
+}
+
 TEST(TieredRowsComeAndGo) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = MakeTable(TieredOptions(key_type, 3));

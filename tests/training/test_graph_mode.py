@@ -229,15 +229,15 @@ def test_rows_and_slots_of_absent_keys_stay(session: v1.Session, name: str, rule
 
 @pytest.fixture(scope="module")
 def servers() -> list[Any]:
-    """Two parameter servers and a worker."""
-    sockets = [socket.socket() for _ in range(3)]
+    """Three parameter servers and a worker."""
+    sockets = [socket.socket() for _ in range(4)]
     for one in sockets:
         one.bind(("localhost", 0))
     names = [f"localhost:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
         one.close()
-    cluster = tf.train.ClusterSpec({"ps": names[:2], "worker": names[2:]})
-    tasks = [("ps", 0), ("ps", 1), ("worker", 0)]
+    cluster = tf.train.ClusterSpec({"ps": names[:3], "worker": names[3:]})
+    tasks = [("ps", 0), ("ps", 1), ("ps", 2), ("worker", 0)]
     return [v1.train.Server(cluster, job, index) for job, index in tasks]
 
 

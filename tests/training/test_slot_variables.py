@@ -347,6 +347,32 @@ def test_a_trainable_as_a_tensor_is_its_rows() -> None:
         assert summary.value[0].histo.num == 6
 
 
+def test_rows_of_a_pooled_lookup_are_read_without_what_asks_for_them() -> None:
+    """Whoever asks first, and in whatever context; also in a graph that is finished."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        table = de.get_variable("table", dim=2, initializer=2.0)
+        ids = tf.sparse.from_dense(tf.constant([[3], [4]], tf.int64))
+        rows, trainable = de.embedding_lookup_sparse(
+            table, ids, None, combiner="sum", return_trainable=True
+        )
+        optimizer = de.DynamicEmbeddingOptimizer(v1.train.GradientDescentOptimizer(1.0))
+        step = optimizer.minimize(tf.reduce_sum(rows))
+        with tf.control_dependencies([step]):
+            tf.identity(trainable)
+        total = tf.reduce_sum(trainable)
+        graph.finalize()
+        assert session.run(total) == 8.0
+        assert session.run(trainable).tolist() == [[2.0, 2.0]] * 2
+        assert session.run(total) == 8.0
+
+
+def test_a_trainable_is_clipped_as_its_lookup() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = de.get_variable("table", dim=2, initializer=2.0)
+        rows, trainable = de.embedding_lookup(table, [3], max_norm=1.0, return_trainable=True)
+        np.testing.assert_array_equal(*session.run([rows, trainable]))
+
+
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_penalty_on_all_trainable_variables(pooled: bool) -> None:
     with tf.Graph().as_default(), v1.Session() as session:

@@ -198,6 +198,19 @@ def test_optimizers_of_tf1_in_eager_mode_and_in_functions() -> None:
     assert table.lookup([1, 2, 3]).numpy()[:, 0].tolist() == [-1.0, 0.0, 1.0]
 
 
+def test_adam_of_tf1_in_eager_mode() -> None:
+    """It has variables besides its slots."""
+    table = de.Variable(dim=2, initializer=1.0)
+    shadow = de.shadow_ops.ShadowVariable(table)
+    optimizer = de.DynamicEmbeddingOptimizer(v1.train.AdamOptimizer(0.1))
+    ids = tf.constant([1], tf.int64)
+    for step in (1, 2):
+        optimizer.minimize(
+            lambda: tf.reduce_sum(de.shadow_ops.embedding_lookup(shadow, ids)), var_list=[shadow]
+        )
+        np.testing.assert_allclose(table.lookup(ids), [[1 - 0.1 * step] * 2], rtol=1e-5)
+
+
 def test_slots_of_tables_have_names_in_tf1() -> None:
     with tf.Graph().as_default():
         table = de.Variable(dim=2)
@@ -247,12 +260,24 @@ def test_segments_are_summed_with_the_arguments_of_tf1() -> None:
     assert summed.numpy().tolist() == [[3.0], [4.0]]
 
 
+def scaled(optimizer: Any) -> Any:
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=4.0)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "plain": lambda: keras.optimizers.SGD(0.5),
+    "with a factor": lambda: keras.optimizers.SGD(0.5, loss_scale_factor=8.0),
+    "scaled": lambda: scaled(keras.optimizers.SGD(0.5)),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("form", ["function", "function and tape", "tensor and tape"])
-def test_minimize_of_keras_2(form: str) -> None:
+def test_minimize_of_keras_2(form: str, kind: str) -> None:
     """Optimizers that were wrapped have it still; the variables may be known late."""
-    table = de.Variable(dim=2, initializer=1.0, name=f"table_{form.replace(' ', '_')}")
+    table = de.Variable(dim=2, initializer=1.0)
     dense = keras.Variable(np.ones(2, np.float32))
-    optimizer = de.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+    optimizer = de.DynamicEmbeddingOptimizer(OPTIMIZERS[kind]())
     trainables: list[Any] = [dense]
 
     def loss() -> tf.Tensor:
@@ -275,3 +300,11 @@ def test_minimize_of_keras_2(form: str) -> None:
     assert dense.numpy().tolist() == [0.5, 0.5]
     with pytest.raises(ValueError, match="needs its `tape`"):
         optimizer.minimize(tf.constant(1.0), trainables)
+
+
+def test_a_minimize_of_ones_own_stays() -> None:
+    class Own(keras.optimizers.SGD):
+        def minimize(self, what: str) -> str:
+            return what
+
+    assert de.DynamicEmbeddingOptimizer(Own(0.5)).minimize("this") == "this"

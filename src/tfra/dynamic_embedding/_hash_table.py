@@ -238,8 +238,10 @@ class HashTable(
         Args:
             keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
             dynamic_default_values: The values to use if a key is missing in the table: one row, or
-                a row for each key, in the shape of `keys` or one after the other. If None (by
-                default), the table's default value is used.
+                a row for each key, in the shape of `keys`. One row may have a dimension of 1 before
+                it, and rows for keys of a higher rank may come one after the other, if that is
+                known when a function is traced. If None (by default), the table's default value is
+                used.
             return_exists: if True, returns an additional Tensor which tells which keys are in the
                 table.
             name: A name for the operation (optional).

@@ -129,8 +129,8 @@ class ScoredTable:
 
         Args:
             keys: Keys of any shape. Must match the table's key type.
-            dynamic_default_values: What missing keys get: one row, or a row for each key. If None
-                (by default), the table's default value is used.
+            dynamic_default_values: What missing keys get: one row, or a row for each key, as for
+                `lookup`. If None (by default), the table's default value is used.
             return_exists: Whether to return also which keys were there.
             scores: int64, of the shape of `keys`, or None; see the class.
             name: A name for the operation (optional).

@@ -98,24 +98,15 @@ class _LossScale(float):
         return float.__rtruediv__(self, gradient)
 
 
-class TrainsTables(_Base):  # type: ignore[misc]
-    """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
+class _Minimizes:
+    """What optimizers of Keras 2 had, for those that do not have it. Comes after all else."""
 
-    plain_class: type
-    bp_v2 = False
-
-    @property
-    def loss_scale_factor(self) -> _LossScale | None:
-        """As Keras has it."""
-        factor = self.__dict__.get("loss_scale_factor")
-        return None if factor is None else _LossScale(factor)
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, factor: float | None) -> None:
-        self.__dict__["loss_scale_factor"] = factor
+    scale_loss: Any
+    apply_gradients: Any
+    iterations: Any
 
     def minimize(self, loss: Any, var_list: Any, tape: Any = None, name: str | None = None) -> Any:
-        """Takes a step, as optimizers of Keras 2 do: gradients of a loss are computed and applied.
+        """Takes a step: computes the gradients of a loss and applies them.
 
         Args:
             loss: A function without arguments, or a tensor that `tape` has seen.
@@ -136,8 +127,27 @@ class TrainsTables(_Base):  # type: ignore[misc]
         elif tape is None:
             raise ValueError(f"A `loss` that is a tensor needs its `tape`. Received: {loss!r}")
         variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-        self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        scale = self.scale_loss(tf.ones_like(loss))  # Which is taken off when they are applied.
+        gradients = tape.gradient(loss, variables, output_gradients=scale)
+        self.apply_gradients(zip(gradients, variables, strict=True))
         return self.iterations
+
+
+class TrainsTables(_Base):  # type: ignore[misc]
+    """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
+
+    plain_class: type
+    bp_v2 = False
+
+    @property
+    def loss_scale_factor(self) -> _LossScale | None:
+        """As Keras has it."""
+        factor = self.__dict__.get("loss_scale_factor")
+        return None if factor is None else _LossScale(factor)
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float | None) -> None:
+        self.__dict__["loss_scale_factor"] = factor
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         dense: list[tuple[Any, Any]] = []
@@ -316,7 +326,7 @@ def adopt(optimizer: Any) -> Any:
         )
     if cls not in _adopted:
         mixin = _ChecksTables if inner else TrainsTables
-        adopted = type(cls.__name__, (mixin, cls), {"plain_class": cls})
+        adopted = type(cls.__name__, (mixin, cls, _Minimizes), {"plain_class": cls})
         adopted.__module__ = cls.__module__
         adopted.__qualname__ = cls.__qualname__
         take_name_of(adopted, cls)

@@ -271,19 +271,21 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
     # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys of a lookup, and its rows."""
+        """Remembers the keys of a lookup, and its rows. Of a pooled one they are still to be found.
+
+        That is done here, in the context of the lookup, and costs nothing if nobody asks for them.
+        """
         super().note_lookup(ids)
-        if in_plain_graph() and not in_control_flow():
-            self._rows = None if rows is None else tf.reshape(rows, [-1, self.params.dim])
+        if not in_plain_graph() or in_control_flow():
+            return
+        if rows is None:
+            self.lookup(ids)
+        else:
+            self._rows = tf.reshape(rows, [-1, self.params.dim])
 
     def value(self) -> tf.Tensor:
-        """Returns the rows of the last lookup, `[n, dim]`; in branches, the variable's own."""
-        if self._rows is not None:
-            return self._rows
-        rows = self.read_value()
-        if in_plain_graph() and not in_control_flow():
-            self._rows = rows
-        return rows
+        """Returns the rows of the last lookup, `[n, dim]`; without one, the variable's own."""
+        return self.read_value() if self._rows is None else self._rows
 
     def _as_graph_element(self) -> tf.Tensor:
         return self.value()

@@ -50,8 +50,9 @@ class TrainableWrapper:
             rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
             rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
         check_max_norm(max_norm)
+        rows = _clip(rows, self.max_norm if max_norm is None else max_norm)
         self.note_lookup(ids, rows)
-        return _clip(rows, self.max_norm if max_norm is None else max_norm)
+        return rows
 
     # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
 

@@ -121,9 +121,14 @@ class TrainsTables(_Base):  # type: ignore[misc]
         super()._create_slots(seen)
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        # Workers share it: not where the stand-in is, which each of them has for itself.
-        if isinstance(colocate_with, GraphTrainableWrapper):
-            colocate_with = _PlaceOfVariables()
+        # Workers share it: not where the stand-in is, which each of them has for itself. Together
+        # with the others of this optimizer, which it may be updated with.
+        if isinstance(colocate_with, GraphTrainableWrapper) and not tf.executing_eagerly():
+            places = self.__dict__.setdefault("_places_of_variables", {})
+            graph = colocate_with.graph
+            if graph not in places:
+                places[graph] = _PlaceOfVariables()
+            colocate_with = places[graph]
         return super()._create_non_slot_variable(initial_value, name, colocate_with)
 
     def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Any:
