@@ -21,6 +21,7 @@ from tfra import optimizers as engine
 from tfra._keras import inner_optimizers, keras, take_name_of
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._minimize import Minimizes
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
@@ -96,41 +97,6 @@ class _LossScale(float):
             values = gradient.values / tf.cast(float(self), gradient.values.dtype)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         return float.__rtruediv__(self, gradient)
-
-
-class _Minimizes:
-    """What optimizers of Keras 2 had, for those that do not have it. Comes after all else."""
-
-    scale_loss: Any
-    apply_gradients: Any
-    iterations: Any
-
-    def minimize(self, loss: Any, var_list: Any, tape: Any = None, name: str | None = None) -> Any:
-        """Takes a step: computes the gradients of a loss and applies them.
-
-        Args:
-            loss: A function without arguments, or a tensor that `tape` has seen.
-            var_list: Variables, or a function that returns them once the loss is known.
-            tape: The tape to be used.
-            name: Not used.
-
-        Returns:
-            The number of steps.
-
-        Raises:
-            ValueError: If the loss is a tensor and there is no tape.
-        """
-        del name
-        if callable(loss):
-            with tape or tf.GradientTape() as tape:
-                loss = loss()
-        elif tape is None:
-            raise ValueError(f"A `loss` that is a tensor needs its `tape`. Received: {loss!r}")
-        variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-        scale = self.scale_loss(tf.ones_like(loss))  # Which is taken off when they are applied.
-        gradients = tape.gradient(loss, variables, output_gradients=scale)
-        self.apply_gradients(zip(gradients, variables, strict=True))
-        return self.iterations
 
 
 class TrainsTables(_Base):  # type: ignore[misc]
@@ -326,7 +292,7 @@ def adopt(optimizer: Any) -> Any:
         )
     if cls not in _adopted:
         mixin = _ChecksTables if inner else TrainsTables
-        adopted = type(cls.__name__, (mixin, cls, _Minimizes), {"plain_class": cls})
+        adopted = type(cls.__name__, (mixin, cls, Minimizes), {"plain_class": cls})
         adopted.__module__ = cls.__module__
         adopted.__qualname__ = cls.__qualname__
         take_name_of(adopted, cls)

@@ -26,8 +26,6 @@ from tfra._keras import (
 from tfra._tf import (
     SAVE_FOR_CHECKPOINT,
     AutoTrackable,
-    ResourceVariable,
-    in_control_flow,
     in_plain_graph,
     is_in_while_loop,
     tape_may_record,
@@ -35,14 +33,12 @@ from tfra._tf import (
     write_plain_object,
 )
 from tfra.dynamic_embedding import _model_mode as model_mode
+from tfra.dynamic_embedding._graph_stand_in import GraphTrainableWrapper, graphs_of_branches
 from tfra.dynamic_embedding._trainable import TrainableWrapper, check_max_norm
 from tfra.dynamic_embedding._variable import Variable
 from tfra.dynamic_embedding._weights_array import EmptyWithContent, from_bytes, to_bytes
 
 _making = threading.RLock()
-# Graphs of branches and functions, within graphs of TF1 style, in which rows were looked up.
-_in_branches: weakref.WeakSet[Any] = weakref.WeakSet()
-updating_tables = threading.local()  # .now: whether an optimizer that can is at work.
 
 # Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
 _MANY_LOOKUPS = 100
@@ -239,81 +235,6 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         )
 
 
-class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]
-    """Stands for a `Variable` in a graph of TF1 style, among its trainable variables."""
-
-    def __init__(self, params: Variable, name: str) -> None:
-        keys = tf.compat.v1.GraphKeys
-        collections = [keys.LOCAL_VARIABLES]
-        if params.trainable:
-            collections.append(keys.TRAINABLE_VARIABLES)
-        super().__init__(
-            # One row, by which optimizers show what their slots start with.
-            initial_value=lambda: tf.zeros([1, params.dim], params.value_dtype),
-            trainable=params.trainable,
-            collections=collections,
-            name=name,
-        )
-        self._params = lambda: params
-        self.max_norm = None
-        self._rows: tf.Tensor | None = None
-
-    def records(self) -> bool:
-        """Whether gradients may be taken of lookups here and now."""
-        return self.trainable and model_mode.get_model_mode() == model_mode.ModelMode.TRAIN
-
-    def gradient_target(self) -> tf.Tensor:
-        """The handle that gradients are taken with respect to."""
-        if not in_plain_graph():
-            _in_branches.add(tf.compat.v1.get_default_graph())
-        return self.handle
-
-    # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.
-
-    def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys of a lookup, and its rows. Of a pooled one they are still to be found.
-
-        That is done here, in the context of the lookup, and costs nothing if nobody asks for them.
-        """
-        super().note_lookup(ids)
-        if not in_plain_graph() or in_control_flow():
-            return
-        if rows is None:
-            self.lookup(ids)
-        else:
-            self._rows = tf.reshape(rows, [-1, self.params.dim])
-
-    def value(self) -> tf.Tensor:
-        """Returns the rows of the last lookup, `[n, dim]`; without one, the variable's own."""
-        return self.read_value() if self._rows is None else self._rows
-
-    def _as_graph_element(self) -> tf.Tensor:
-        return self.value()
-
-    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Looks up the rows of `ids`; without any, and in branches, reads the variable itself.
-
-        Args:
-            do_prefetch: Not used: rows are read and updated where they are.
-        """
-        if self.ids is None or in_control_flow():  # TensorFlow does so for averages.
-            return ResourceVariable.read_value(self)
-        return super().read_value(do_prefetch)
-
-    @property
-    def constraint(self) -> None:
-        """Asked for by optimizers before they apply a sparse gradient.
-
-        Raises:
-            TypeError: If the optimizer would train this variable and not the table.
-        """
-        if not vars(updating_tables).get("now"):
-            raise TypeError(
-                f"{self.params.name!r} is a table, which optimizers of tf.compat.v1 train only if "
-                "they are wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
-            )
-
-
 def _adopt_caller() -> None:
     optimizer = calling_optimizer()
     if optimizer is not None:
@@ -336,7 +257,7 @@ def gradient_of_stand_in(op: Any, keys: tf.Tensor, gradients: tf.Tensor) -> tf.I
         NotImplementedError: If the op is in the body of a tf.while_loop, or in a branch within a
             graph of TF1 style.
     """
-    if getattr(op, "graph", None) in _in_branches:
+    if getattr(op, "graph", None) in graphs_of_branches:
         raise NotImplementedError(
             "Gradients of rows can't be taken in a tf.cond or tf.function within a graph of TF1 "
             "style: of a branch that is not taken TensorFlow gives the gradient of a key. Look the "

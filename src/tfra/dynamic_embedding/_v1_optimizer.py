@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from tfra._tf import ANONYMOUS, tf
+from tfra.dynamic_embedding._graph_stand_in import GraphTrainableWrapper, updating_tables
 from tfra.dynamic_embedding._pooling import sum_gradients
 from tfra.dynamic_embedding._rules import Claimant, CustomRule, Slot
-from tfra.dynamic_embedding._stand_in import GraphTrainableWrapper, ShadowVariable, updating_tables
+from tfra.dynamic_embedding._stand_in import ShadowVariable
 from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
 
