@@ -38,6 +38,7 @@ __all__ = [
     "Saveable",
     "TensorToSave",
     "eager_mode",
+    "in_control_flow",
     "in_plain_graph",
     "in_saved_model",
     "is_in_while_loop",

@@ -189,6 +189,28 @@ def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: s
         raise ValueError(f"{_expected_rows(what)}, {expected}, received {values.shape}")
 
 
+def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[int]) -> tf.Tensor:
+    """Returns `dynamic_default_values` as one row, or as a row for each key in their shape.
+
+    Raises:
+        TypeError: If they are of another type.
+        ValueError: If they are of another shape. What is not known yet is checked by the op.
+    """
+    rows = values_tensor(given, dtype, "dynamic_default_values")
+    rank, count = keys.shape.rank, keys.shape.num_elements()
+    if rows.shape.is_compatible_with([1, *row_shape]) and rows.shape[:1] == [1] and rank != 0:
+        rows = tf.reshape(rows, row_shape)
+    elif (
+        (rank or 0) > 1
+        and rows.shape.rank is not None
+        and rows.shape.is_compatible_with([count, *row_shape])
+    ):  # One after the other.
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), tf.shape(rows)[1:]], axis=0))
+    if not rows.shape.is_compatible_with(row_shape):
+        check_rows(keys, rows, row_shape, "dynamic_default_values")
+    return rows
+
+
 def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
     """Returns `values`, which fail when they run unless they have a row for each key.
 

@@ -256,14 +256,11 @@ class HashTable(
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
         if dynamic_default_values is not None:
-            rows = self._given_rows(keys, dynamic_default_values)
-            if rows.shape.is_compatible_with(self._row_shape) and (
-                rows.shape.rank is not None and keys.shape.rank != 0
-            ):
-                op = "tfra_lookup"
-            else:
-                arguments.check_rows(keys, rows, self._row_shape, "dynamic_default_values")
-                op = "tfra_lookup_with_defaults"
+            rows = arguments.default_rows(
+                keys, dynamic_default_values, self._value_dtype, self._row_shape
+            )
+            one_row = rows.shape.rank == len(self._row_shape) and keys.shape.rank != 0
+            op = "tfra_lookup" if one_row else "tfra_lookup_with_defaults"
         else:
             op = "tfra_lookup_initial" if isinstance(self._initial, RandomRows) else "tfra_lookup"
             rows = self._default_row()
@@ -272,18 +269,6 @@ class HashTable(
         with self._ready():
             result = getattr(ops, op)(self.resource_handle, keys, rows, name=name)
         return (result.values, result.exists) if return_exists else result
-
-    def _given_rows(self, keys: tf.Tensor, given: Any) -> tf.Tensor:
-        """The rows for missing keys: one, or as many as keys in their shape."""
-        rows = arguments.values_tensor(given, self._value_dtype, "dynamic_default_values")
-        one_after_the_other = rows.shape.rank == len(self._row_shape) + 1
-        if one_after_the_other and rows.shape[1:].is_compatible_with(self._row_shape):
-            if rows.shape[0] == 1 and keys.shape.rank != 0:
-                return tf.reshape(rows, self._row_shape)
-            count = keys.shape.num_elements()
-            if (keys.shape.rank or 0) > 1 and rows.shape[:1].is_compatible_with([count]):
-                return tf.reshape(rows, tf.concat([tf.shape(keys), tf.shape(rows)[1:]], axis=0))
-        return rows
 
     def _default_row(self) -> tf.Tensor:
         """The row for missing keys; of random ones, its shape is all that counts."""

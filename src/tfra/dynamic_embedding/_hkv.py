@@ -30,7 +30,6 @@ class ScoredTable:
     _initial: Any
     _ready: Any
     _default_row: Any
-    _given_rows: Any
     _config: HkvHashTableConfig
 
     @property
@@ -147,9 +146,9 @@ class ScoredTable:
         if dynamic_default_values is None:
             rows = self._default_row()
         else:
-            rows = self._given_rows(keys, dynamic_default_values)
-            if not rows.shape.is_compatible_with(self._row_shape):
-                arguments.check_rows(keys, rows, self._row_shape, "dynamic_default_values")
+            rows = arguments.default_rows(
+                keys, dynamic_default_values, self._value_dtype, self._row_shape
+            )
         given = self._scores(keys, scores)
         with self._ready():
             found = ops.tfra_find_or_insert(
