@@ -1,9 +1,7 @@
-// Whole tables as tensors. Rows go straight into the result, a batch at a time, so that an export
-// takes no more memory than its result.
+// Whole tables as tensors. Rows go straight into the result, or a batch at a time, so that an
+// export takes no more memory than its result.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -11,7 +9,6 @@
 #include "arguments.h"
 #include "kernels.h"
 #include "rule_text.h"
-#include "tfra/thread_pool.h"
 
 namespace tfra::tf {
 namespace {
@@ -37,7 +34,11 @@ class Buffer {
     if (elements.empty()) return;
     std::memcpy(memory_.data<char>() + offset, elements.data(), elements.size() * sizeof(T));
   }
-  char* data() { return memory_.data<char>(); }
+  // The element with this number.
+  template <typename T>
+  T* at(size_t i) {
+    return reinterpret_cast<T*>(memory_.data<char>()) + i;
+  }
 
   // Gives the first bytes up to a tensor.
   Tensor Take(TF_DataType type, const Dims& dims) {
@@ -53,6 +54,16 @@ class Buffer {
   Tensor memory_{nullptr};
   size_t bytes_ = 0;
 };
+
+// Makes int32 keys of int64 ones, in the same place.
+void Narrow(char* keys, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    int64_t wide;
+    std::memcpy(&wide, keys + i * sizeof(wide), sizeof(wide));
+    const auto key = static_cast<int32_t>(wide);
+    std::memcpy(keys + i * sizeof(key), &key, sizeof(key));
+  }
+}
 
 // What is exported beside the keys.
 struct Parts {
@@ -71,39 +82,30 @@ class Exporter {
     type_ = first.options().value_type;
     dim_ = first.options().dim;
     slot_elements_ = first.slot_elements();
-    key_bytes_ = key_dtype() == TF_INT32 ? sizeof(int32_t) : sizeof(int64_t);
   }
 
   const TableUse& first() const { return tables_[0]; }
 
-  // Goes through the tables, so many rows at a time, and sets the outputs: the keys and the parts,
-  // in their order.
+  // Goes through the tables and sets the outputs: the keys and the parts, in their order. Tables
+  // that are not copied as a whole are copied so many rows at a time.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
-    size_t room = 0;
-    for (const TableUse& table : tables_) room += table->size();
-    Resize(room, parts);
-    // Others may insert meanwhile: what there is no room for, and where it belongs.
-    std::vector<std::pair<size_t, ExportBatch>> beyond;
-    std::mutex mutex;
-    std::atomic<size_t> next{0};
+    for (const TableUse& table : tables_) room_ += table->size();
+    Resize(room_, parts);
     for (const TableUse& table : tables_) {
-      ParallelFor(2, 2, [&](size_t half) {
-        ExportBatch batch;
-        for (ExportCursor cursor = ExportCursor::Half(half); !cursor.done;) {
-          Check(table->Export(rows_at_a_time, &cursor, &batch));
-          const size_t row = next.fetch_add(batch.size);
-          if (row + batch.size <= room) {
-            Place(&batch, row, parts);
-          } else {
-            std::lock_guard lock(mutex);
-            beyond.emplace_back(row, std::exchange(batch, {}));
-          }
-        }
-      });
+      ExportBatch batch;
+      if (IsPlain(*table)) {
+        size_t rows;
+        Check(table->ExportInto(ArraysFrom(next_, parts), &rows, &batch));
+        next_ += rows;
+        Add(&batch, parts);
+        continue;
+      }
+      for (ExportCursor cursor; !cursor.done;) {
+        Check(table->Export(rows_at_a_time, &cursor, &batch));
+        Add(&batch, parts);
+      }
     }
-    if (!beyond.empty()) Resize(next, parts);
-    for (auto& [row, batch] : beyond) Place(&batch, row, parts);
-    SetOutputs(static_cast<int64_t>(next.load()), parts);
+    SetOutputs(static_cast<int64_t>(next_), parts);
   }
 
  private:
@@ -117,7 +119,7 @@ class Exporter {
     if (key_dtype() == TF_STRING) {
       string_keys_.resize(rows);
     } else {
-      keys_.Resize(rows * key_bytes_);
+      keys_.Resize(rows * sizeof(int64_t));
     }
     if (parts.values && type_ == ValueType::kString) {
       string_values_.resize(rows * static_cast<size_t>(dim_));
@@ -131,14 +133,34 @@ class Exporter {
     if (parts.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
   }
 
-  // Puts a batch where its first row belongs.
-  void Place(ExportBatch* batch, size_t row, const Parts& parts) {
-    if (key_bytes_ == sizeof(int32_t)) {
-      auto* out = reinterpret_cast<int32_t*>(keys_.data()) + row;
-      for (size_t i = 0; i < batch->size; ++i) out[i] = static_cast<int32_t>(batch->int_keys[i]);
-    } else {
-      keys_.Write(row * key_bytes_, batch->int_keys);
+  // Whether the engine copies a table as a whole.
+  static bool IsPlain(const Table& table) {
+    return table.options().key_type == KeyType::kInt64 &&
+           table.options().value_type != ValueType::kString &&
+           table.options().tiers.fast_bytes == 0;
+  }
+
+  // The memory from a row on.
+  RowArrays ArraysFrom(size_t row, const Parts& parts) {
+    RowArrays arrays{.room = room_ - row, .keys = keys_.at<int64_t>(row)};
+    if (parts.values) arrays.values = values_.at<std::byte>(row * RowBytes());
+    if (parts.slots_and_metadata) {
+      arrays.slots = slots_.at<std::byte>(row * SlotsBytes());
+      if (has_metadata()) arrays.metadata = metadata_.at<RowMetadata>(row);
     }
+    if (parts.scores && IsBounded(*first())) arrays.scores = scores_.at<uint64_t>(row);
+    return arrays;
+  }
+
+  // Adds a batch; others may have inserted more than there is room for.
+  void Add(ExportBatch* batch, const Parts& parts) {
+    if (next_ + batch->size > room_) {
+      room_ = next_ + batch->size + room_ / 8;
+      Resize(room_, parts);
+    }
+    const size_t row = next_;
+    next_ += batch->size;
+    keys_.Write(row * sizeof(int64_t), batch->int_keys);
     std::move(batch->string_keys.begin(), batch->string_keys.end(),
               string_keys_.begin() + static_cast<std::ptrdiff_t>(row));
     if (parts.values) {
@@ -150,10 +172,7 @@ class Exporter {
       slots_.Write(row * SlotsBytes(), batch->slots);
       metadata_.Write(row * sizeof(RowMetadata), batch->metadata);
     }
-    if (parts.scores) {
-      ClampScores(batch->scores.data(), batch->scores.size());
-      scores_.Write(row * sizeof(uint64_t), batch->scores);
-    }
+    if (parts.scores) scores_.Write(row * sizeof(uint64_t), batch->scores);
   }
 
   void SetOutputs(int64_t rows, const Parts& parts) {
@@ -162,6 +181,7 @@ class Exporter {
       string_keys_.resize(static_cast<size_t>(rows));
       StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows}));
     } else {
+      if (key_dtype() == TF_INT32) Narrow(keys_.at<char>(0), static_cast<size_t>(rows));
       context_.SetOutput(output++, keys_.Take(key_dtype(), {rows}));
     }
     if (parts.values && type_ == ValueType::kString) {
@@ -176,6 +196,7 @@ class Exporter {
       context_.SetOutput(output++, metadata_.Take(TF_INT32, {rows, has_metadata() ? 2 : 0}));
     }
     if (parts.scores) {
+      if (IsBounded(*first())) ClampScores(scores_.at<uint64_t>(0), static_cast<size_t>(rows));
       context_.SetOutput(output, scores_.Take(TF_INT64, {IsBounded(*first()) ? rows : 0}));
     }
   }
@@ -185,7 +206,8 @@ class Exporter {
   ValueType type_;
   int64_t dim_;
   size_t slot_elements_;
-  size_t key_bytes_;
+  size_t room_ = 0;  // Rows that there is room for,
+  size_t next_ = 0;  // and those that are there.
 
   Buffer keys_, values_, slots_, metadata_, scores_;
   std::vector<std::string> string_keys_, string_values_;

@@ -66,6 +66,7 @@ class TableOf : public TableBase {
 
   Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) override;
   Status ExportAll(ExportBatch* batch) override;
+  Status ExportInto(const RowArrays& arrays, size_t* rows, ExportBatch* rest) override;
   Status CountIf(const MetadataPredicate& predicate, uint64_t* count) override;
   Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) override;
   Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) override;
@@ -332,6 +333,17 @@ class TableOf : public TableBase {
   void AppendEntry(uint64_t word, uint32_t number, ExportBatch* batch,
                    std::vector<SlowRow>* slow) const;
   void Truncate(size_t rows, ExportBatch* batch) const;
+
+  // --- table_export.cc
+
+  // Copies the rows of a shard to the places [begin, end), says how many, and adds those there is
+  // no room for to `rest`. Returns false if the shard grew meanwhile: then nothing is complete.
+  bool ExportShard(const Shard& shard, const RowArrays& arrays, size_t begin, size_t end,
+                   size_t* rows, ExportBatch* rest) const;
+  // The same for one bucket, from `at` on. Returns false, with nothing added, if another thread
+  // interfered.
+  bool ExportBucketInto(const BucketArray& array, const Bucket* bucket, const RowArrays& arrays,
+                        size_t end, size_t* at, ExportBatch* rest) const;
 
   // --- table_restrict.cc
 

@@ -30,8 +30,7 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
   EpochGuard guard;
   std::vector<SlowRow> slow;
   uint64_t from = cursor->position;
-  const uint32_t end = cursor->end == 0 ? kShards : ShardOf(cursor->end);
-  for (uint32_t s = ShardOf(from); s < end; from = ++s < end ? ShardStart(s) : 0) {
+  for (uint32_t s = ShardOf(from); s < kShards; from = ++s < kShards ? ShardStart(s) : 0) {
     const Shard& shard = shards_[s];
     const BucketArray* array = shard.array();
     for (uint64_t bucket = array->HomeOf(from); bucket < array->count; ++bucket) {
@@ -228,6 +227,8 @@ Status TableOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch* 
 TFRA_CATCH_BAD_ALLOC
 
 #define TFRA_INSTANTIATE(Keys)                                                            \
+  template void TableOf<Keys>::AppendRow(uint64_t, const std::byte*, ExportBatch*) const; \
+  template void TableOf<Keys>::Truncate(size_t, ExportBatch*) const;                      \
   template void TableOf<Keys>::AppendColumns(const BucketArray&, const Bucket*, uint32_t, \
                                              ExportBatch*) const;                         \
   template void TableOf<Keys>::AppendEntry(uint64_t, uint32_t, ExportBatch*,              \

@@ -17,6 +17,7 @@ from upkeep_support import (
     THREE,
     KeepLongRows,
     assert_best_stay,
+    content_by_key,
     de,
     key_set,
     keys_for,
@@ -90,8 +91,9 @@ def test_restrict_after_a_reload(
         assert key_set(params_of(loaded)) == key_set(params_of(model))
         train(model, range(15, 18))
         train(loaded, range(15, 18))
-        for name, tensor in params_of(model).content().items():
-            np.testing.assert_array_equal(tensor, params_of(loaded).content()[name], name)
+        content = content_by_key(params_of(loaded))
+        for name, tensor in content_by_key(params_of(model)).items():
+            np.testing.assert_array_equal(tensor, content[name], name)
 
 
 @pytest.mark.parametrize("how", FORMATS)

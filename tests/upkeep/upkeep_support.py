@@ -46,6 +46,17 @@ def key_set(variable: Any) -> set[Any]:
     return set(keys)
 
 
+def content_by_key(variable: Any) -> dict[str, Any]:
+    """All that is saved of a Variable, its rows in the order of their keys."""
+    content = {name: tensor.numpy() for name, tensor in variable.content().items()}
+    order = np.argsort(content["keys"])
+    of_rows = ("keys", "values", "slots", "metadata", "scores")
+    return {
+        name: array[order] if name in of_rows and len(array) else array
+        for name, array in content.items()
+    }
+
+
 def usage_of(variable: Any) -> dict[Any, Usage]:
     """When each key was last updated, and how often."""
     keys = variable.export()[0]

@@ -163,17 +163,10 @@ struct AdmissionState {
 
 using MetadataPredicate = std::function<bool(const RowMetadata&)>;
 
-// Where an export goes on. Starts at its default value, or, for one of two halves of the table that
-// are exported side by side, at Half.
+// Where an export goes on. Starts at its default value.
 struct ExportCursor {
   uint64_t position = 0;
   bool done = false;
-  uint64_t end = 0;  // Where it ends; 0: with the table.
-
-  static ExportCursor Half(size_t half) {
-    constexpr uint64_t kMiddle = uint64_t{1} << 63;
-    return half == 0 ? ExportCursor{0, false, kMiddle} : ExportCursor{kMiddle, false, 0};
-  }
 };
 
 // A part of the table's content, n rows. Only the vectors of the table's types are filled.
@@ -198,6 +191,17 @@ struct ExportBatch {
     metadata.clear();
     scores.clear();
   }
+};
+
+// Memory of the caller's for rows of a table with int64 keys and values that are not strings. Null:
+// not wanted, or, of metadata and scores, not there.
+struct RowArrays {
+  size_t room = 0;                  // Rows that there is room for.
+  int64_t* keys = nullptr;          // (room)
+  std::byte* values = nullptr;      // (room, dim)
+  std::byte* slots = nullptr;       // (room, slot elements)
+  RowMetadata* metadata = nullptr;  // (room)
+  uint64_t* scores = nullptr;       // (room)
 };
 
 // An optimizer slot of a row: `elements` numbers of ComputeType(value_type), dim or 1.
@@ -293,6 +297,11 @@ class Table {
 
   // The whole table in one batch.
   virtual Status ExportAll(ExportBatch* batch) = 0;
+  // The whole table, on several threads, straight into memory of the caller's. Its order depends
+  // only on the table. If others write meanwhile, each key that is there all the time is exported
+  // once. rows: how many there were room for. rest: the others. REQUIRES (kInvalidArgument
+  // otherwise): int64 keys, values that are not strings, and all rows in memory.
+  virtual Status ExportInto(const RowArrays& arrays, size_t* rows, ExportBatch* rest) = 0;
 
   // One pass over the rows' metadata, on several threads: the predicate is called by all of them,
   // and must neither throw nor use the table. Reading threads go on; writing ones wait when they
