@@ -26,39 +26,27 @@ void RaiseTo(std::atomic<uint64_t>* clock, uint64_t value) {
   }
 }
 
-// The lowest of [begin, end), or kNoScore.
-uint64_t Lowest(const uint64_t* begin, const uint64_t* end) {
-  // Several at a time: one after the other each comparison would wait for the one before.
-  uint64_t lowest[4] = {kNoScore, kNoScore, kNoScore, kNoScore};
-  for (; end - begin >= 4; begin += 4) {
-    for (size_t k = 0; k < 4; ++k) lowest[k] = std::min(lowest[k], begin[k]);
-  }
-  for (; begin < end; ++begin) lowest[0] = std::min(lowest[0], *begin);
-  return std::min(std::min(lowest[0], lowest[1]), std::min(lowest[2], lowest[3]));
-}
-
-// Lowers `best` to the lowest of some buckets of a shard.
-void LookAt(const BucketArray& array, uint32_t shard, uint64_t first, uint64_t buckets,
-            Candidate* best) {
-  const uint64_t* begin = array.scores() + first * kBucketEntries;
-  const uint64_t* end = begin + buckets * kBucketEntries;
-  const uint64_t lowest = Lowest(begin, end);
-  if (lowest >= best->score) return;
-  const uint64_t place = static_cast<uint64_t>(std::find(begin, end, lowest) - array.scores());
-  const Shard::Entry entry{array.buckets + place / kBucketEntries,
-                           static_cast<uint32_t>(place % kBucketEntries)};
-  *best = {shard, entry, lowest};
-}
-
-// Whether most of some buckets have keys, as those of a full table do. The first places are taken
-// first: two of them tell enough.
-bool IsPopulated(const BucketArray& array, uint64_t first, uint64_t buckets) {
+// Lowers `best` to the lowest of some buckets of a shard. Returns how many of them have keys: the
+// first places are taken first, and two of them tell enough.
+uint64_t LookAt(const BucketArray& array, uint32_t shard, uint64_t first, uint64_t buckets,
+                Candidate* best) {
+  static_assert(kBucketEntries == 5);
   const uint64_t* score = array.scores() + first * kBucketEntries;
-  uint64_t taken = 0;
+  // Bucket by bucket, and without branches, so that no comparison waits for many others.
+  uint64_t lowest = kNoScore, lowest_bucket = 0, taken = 0;
   for (uint64_t b = 0; b < buckets; ++b, score += kBucketEntries) {
-    taken += std::min(score[0], score[1]) != kNoScore;
+    const uint64_t front = std::min(score[0], score[1]);
+    const uint64_t of_bucket = std::min(std::min(front, score[4]), std::min(score[2], score[3]));
+    taken += front != kNoScore;
+    lowest_bucket = of_bucket < lowest ? b : lowest_bucket;
+    lowest = std::min(of_bucket, lowest);
   }
-  return 4 * taken >= 3 * buckets;
+  if (lowest >= best->score) return taken;
+  Bucket* const bucket = array.buckets + first + lowest_bucket;
+  uint32_t index = 0;
+  while (index + 1 < kBucketEntries && *array.ScoreOf(bucket, index) != lowest) ++index;
+  *best = {shard, {bucket, index}, lowest};
+  return taken;
 }
 
 }  // namespace
@@ -214,9 +202,9 @@ Candidate LowestNear(const Shard* shards, uint64_t hash) {
   constexpr int kMostJumps = 7;
   for (int jumps = 0;; ++jumps) {
     const uint64_t before_end = std::min(window, array.count - first);
-    LookAt(array, number, first, before_end, &best);
+    const uint64_t taken = LookAt(array, number, first, before_end, &best);
     LookAt(array, number, 0, window - before_end, &best);
-    if (jumps == kMostJumps || IsPopulated(array, first, before_end)) break;
+    if (jumps == kMostJumps || 4 * taken >= 3 * before_end) break;
     first = (first + jump) % array.count;
   }
   // Keys made to collide may be hard to meet.

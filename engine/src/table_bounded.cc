@@ -10,6 +10,10 @@ namespace {
 // From so many keys on it pays to go shard by shard, if most of them are new.
 constexpr size_t kManyKeys = 8192;
 
+// The keys of a shard for which its mutex is held from finding them to inserting them: those of a
+// call of 65,536 keys, with room for chance.
+constexpr size_t kMostAtOnce = kKeysPerLock + kKeysPerLock / 4;
+
 // Keeps of equal keys the first, and chains the others to it.
 void KeepFirst(const Words& words, uint32_t* next, std::vector<uint32_t>* keys) {
   constexpr size_t kAhead = 16;
@@ -82,6 +86,7 @@ Status TableOf<Keys>::WriteFull(BoundedCall* call, const KeyParts& parts, const 
     });
   });
   call->has_room = false;
+  call->by_shards = true;
   call->next.reset(new uint32_t[call->words.size()]);
   std::vector<Status> statuses(kShards);
   std::vector<Evicted> evicted(kShards);
@@ -94,17 +99,23 @@ Status TableOf<Keys>::WriteFull(BoundedCall* call, const KeyParts& parts, const 
     RunOp(prototype, all.size(), [&](Op* op, Tally* tally) {
       std::vector<uint32_t> missing;
       missing.reserve(all.size());
-      for (size_t k = 0; k < all.size(); k += kKeysPerLock) {
+      Insertion<Op> insertion{*call, op, tally, &evicted[s]};
+      insertion.still_missing = all.size() <= kMostAtOnce;
+      const size_t at_once = insertion.still_missing ? all.size() : kKeysPerLock;
+      for (size_t k = 0; k < all.size(); k += at_once) {
         EpochGuard guard;
         std::lock_guard lock(shards_[s].mutex());
-        Status updated = UpdateKeys(*call, all.data() + k, std::min(kKeysPerLock, all.size() - k),
-                                    op, tally, &missing);
+        Status updated = UpdateKeys(*call, all.data() + k, std::min(at_once, all.size() - k), op,
+                                    tally, &missing);
         if (statuses[s].ok()) statuses[s] = std::move(updated);
+        if (!insertion.still_missing || !statuses[s].ok()) continue;
+        missing_keys += missing.size();
+        KeepFirst(call->words, call->next.get(), &missing);
+        statuses[s] = InsertKeys(missing.data(), missing.size(), insertion);
       }
+      if (insertion.still_missing || !statuses[s].ok()) return;
       missing_keys += missing.size();
-      if (!statuses[s].ok()) return;
-      statuses[s] =
-          InsertList(&missing, ShardSet{1} << s, Insertion<Op>{*call, op, tally, &evicted[s]});
+      statuses[s] = InsertList(&missing, ShardSet{1} << s, insertion);
     });
   });
   bounds_->NoteMissing(missing_keys, call->words.size());
@@ -189,7 +200,9 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
   const size_t known = missing->size();
   BucketArray arrays[kShards];
   for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
+  const bool mostly_new = call.by_shards;
   const auto fetch = [&](size_t i) TFRA_INLINE {
+    if (mostly_new) return;
     op->Fetch(i);
     const uint64_t hash = Keys::Hash(words[i]);
     const BucketArray& array = arrays[ShardOf(hash)];

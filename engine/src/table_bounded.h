@@ -42,7 +42,8 @@ struct TableOf<Keys>::BoundedCall {
   // Chains of equal missing keys. Null while there is room for all: then it makes no difference
   // whether equal keys are inserted together or one by one.
   std::unique_ptr<uint32_t[]> next = nullptr;
-  bool has_room = true;  // For all keys, when the call began to insert.
+  bool has_room = true;    // For all keys, when the call began to insert.
+  bool by_shards = false;  // WriteFull.
 
   uint32_t Next(size_t i) const { return next == nullptr ? KeyChains::kEnd : next[i]; }
 };
@@ -62,6 +63,8 @@ struct TableOf<Keys>::Insertion {
   Op* const op;
   Tally* const tally;
   Evicted* const evicted;  // Filled if the call reports them.
+
+  bool still_missing = false;  // The mutex was held since the keys were not found.
 
   // Found some keys ahead of their turn: the lowest candidate, and the array it is in.
   Candidate likely = {};

@@ -58,8 +58,9 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   Tally* const tally = insertion->tally;
   const uint64_t hash = Keys::Hash(words[i]);
   Shard& shard = ShardFor(hash);
+  Shard::Entry entry;
   // Another thread may have inserted it since, or an equal key that is not chained to it.
-  Shard::Entry entry = FindEntry(shard, words, i);
+  if (!insertion->still_missing) entry = FindEntry(shard, words, i);
   if (entry) {
     std::byte* row;
     TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, Op::kChangesRows, &row));
