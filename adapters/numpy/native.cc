@@ -172,14 +172,19 @@ class NativeTable {
     return list;
   }
 
-  // (keys, values, slots, metadata, position, done): arrays of bytes, or lists of bytes objects.
+  // (rows, position, done), with rows as ExportAll returns them.
   nb::tuple Export(size_t max_rows, uint64_t position) {
     ExportCursor cursor{position, false};
     ExportBatch batch;
     Run([&] { return table_->Export(max_rows, &cursor, &batch); });
-    return nb::make_tuple(KeysOf(*table_, &batch), ValuesOf(*table_, &batch),
-                          ArrayOf(std::move(batch.slots)), NumbersOf(batch.metadata),
-                          cursor.position, cursor.done);
+    return nb::make_tuple(RowsOf(&batch), cursor.position, cursor.done);
+  }
+
+  // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
+  nb::tuple ExportAll() {
+    ExportBatch batch;
+    Run([&] { return table_->ExportAll(&batch); });
+    return RowsOf(&batch);
   }
 
   void Touch(const KeysArgument& keys_argument) {
@@ -273,6 +278,11 @@ class NativeTable {
     };
   }
 
+  nb::tuple RowsOf(ExportBatch* batch) const {
+    return nb::make_tuple(KeysOf(*table_, batch), ValuesOf(*table_, batch),
+                          ArrayOf(std::move(batch->slots)), NumbersOf(batch->metadata));
+  }
+
   // Time and count of each row, one after the other.
   static nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> NumbersOf(
       const std::vector<RowMetadata>& metadata) {
@@ -332,6 +342,7 @@ NB_MODULE(_native, m) {
       .def("stats", &NativeTable::Stats)
       .def("slots", &NativeTable::Slots)
       .def("export", &NativeTable::Export, "max_rows"_a, "position"_a)
+      .def("export_all", &NativeTable::ExportAll)
       .def("touch", &NativeTable::Touch, "keys"_a)
       .def("lookup_metadata", &NativeTable::LookupMetadata, "keys"_a)
       .def("restrict", &NativeTable::Restrict, "keep"_a, "newest"_a)

@@ -42,8 +42,34 @@ void MoveRows(const RowArrays& arrays, size_t value_bytes, size_t slots_bytes, s
 }  // namespace
 
 template <typename Keys>
+Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
+  if (!ExportsAsWhole()) {
+    ExportCursor cursor;
+    return Export(SIZE_MAX, &cursor, batch);
+  }
+  const size_t room = size();
+  const auto array = [&](auto* vector, size_t elements) {
+    vector->resize(room * elements);
+    return elements == 0 ? nullptr : vector->data();
+  };
+  const RowArrays arrays{room,
+                         array(&batch->int_keys, 1),
+                         array(&batch->values, layout_.value_bytes),
+                         array(&batch->slots, layout_.slots_bytes),
+                         array(&batch->metadata, options_.metadata),
+                         array(&batch->scores, bounds_ != nullptr)};
+  size_t rows;
+  ExportBatch rest;
+  TFRA_RETURN_IF_ERROR(ExportInto(arrays, &rows, &rest));
+  Truncate(rows, batch);
+  AppendBatch(&rest, batch);
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+template <typename Keys>
 Status TableOf<Keys>::ExportInto(const RowArrays& arrays, size_t* rows, ExportBatch* rest) try {
-  if (StringsPerRow() > 0 || tiers_ != nullptr) {
+  if (!ExportsAsWhole()) {
     return Status::InvalidArgument(
         "expected a table of int64 keys and plain values, all in memory, received another");
   }
@@ -145,7 +171,8 @@ template <typename Keys>
   return true;
 }
 
-#define TFRA_INSTANTIATE(Keys) \
+#define TFRA_INSTANTIATE(Keys)                            \
+  template Status TableOf<Keys>::ExportAll(ExportBatch*); \
   template Status TableOf<Keys>::ExportInto(const RowArrays&, size_t*, ExportBatch*);
 TFRA_INSTANTIATE(IntKeys)
 TFRA_INSTANTIATE(StringKeys)

@@ -336,6 +336,8 @@ class TableOf : public TableBase {
 
   // --- table_export.cc
 
+  // Whether rows are all there is to copy.
+  bool ExportsAsWhole() const { return StringsPerRow() == 0 && tiers_ == nullptr; }
   // Copies the rows of a shard to the places [begin, end), says how many, and adds those there is
   // no room for to `rest`. Returns false if the shard grew meanwhile: then nothing is complete.
   bool ExportShard(const Shard& shard, const RowArrays& arrays, size_t begin, size_t end,

@@ -176,13 +176,6 @@ void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
 }
 
 template <typename Keys>
-Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
-  ExportCursor cursor;
-  return Export(SIZE_MAX, &cursor, batch);
-}
-TFRA_CATCH_BAD_ALLOC
-
-template <typename Keys>
 Status TableOf<Keys>::CountIf(const MetadataPredicate& predicate, uint64_t* count) try {
   TFRA_RETURN_IF_ERROR(CheckMetadata("selecting by metadata"));
   std::vector<uint64_t> counts(kShards);
@@ -234,7 +227,6 @@ TFRA_CATCH_BAD_ALLOC
   template void TableOf<Keys>::AppendEntry(uint64_t, uint32_t, ExportBatch*,              \
                                            std::vector<SlowRow>*) const;                  \
   template Status TableOf<Keys>::Export(size_t, ExportCursor*, ExportBatch*);             \
-  template Status TableOf<Keys>::ExportAll(ExportBatch*);                                 \
   template Status TableOf<Keys>::CountIf(const MetadataPredicate&, uint64_t*);            \
   template Status TableOf<Keys>::RemoveIf(const MetadataPredicate&, uint64_t*);           \
   template Status TableOf<Keys>::SelectIf(const MetadataPredicate&, ExportBatch*);

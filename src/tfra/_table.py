@@ -465,8 +465,7 @@ class Table(BoundedTable, TableUpkeep, Shown):
             `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` then a dict from name to
             array; with `metadata` then a uint32 array `[n, 2]` (`[n, 0]` if rows carry none).
         """
-        batch, _, _ = self._export(2**63, 0, slots, metadata)
-        return batch
+        return self._exported(self._native.export_all(), slots, metadata)
 
     def iterate(
         self, batch_size: int = 65_536, *, slots: bool = False, metadata: bool = False
@@ -494,14 +493,13 @@ class Table(BoundedTable, TableUpkeep, Shown):
     def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
         position, done = 0, False
         while not done:
-            batch, position, done = self._export(batch_size, position, slots, metadata)
+            rows, position, done = self._native.export(batch_size, position)
+            batch = self._exported(rows, slots, metadata)
             if len(batch[0]) > 0:
                 yield batch
 
-    def _export(
-        self, max_rows: int, position: int, slots: bool, metadata: bool
-    ) -> tuple[Any, int, bool]:
-        keys, values, packed, usage, position, done = self._native.export(max_rows, position)
+    def _exported(self, rows: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
+        keys, values, packed, usage = rows
         if self._key_dtype == arrays.STRING:
             keys = arrays.object_array(keys, (len(keys),))
         if self._value_dtype == arrays.STRING:
@@ -513,7 +511,7 @@ class Table(BoundedTable, TableUpkeep, Shown):
             batch.append(arrays.unpack_slots(packed, self._slots, self._slot_dtype))
         if metadata:
             batch.append(usage.reshape(len(keys), 2 if self._metadata else 0))
-        return tuple(batch), position, done
+        return tuple(batch)
 
     def stats(self) -> TableStats:
         """Returns the table's size, memory and counters."""
