@@ -86,8 +86,8 @@ class Exporter {
 
   const TableUse& first() const { return tables_[0]; }
 
-  // Goes through the tables and sets the outputs: the keys and the parts, in their order. Tables
-  // that are not copied as a whole are copied so many rows at a time.
+  // Goes through the tables and sets the outputs: the keys and the parts, in their order. Of tables
+  // that are not copied as a whole, so many rows at a time are in memory beside them.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
     for (const TableUse& table : tables_) room_ += table->size();
     Resize(room_, parts);
@@ -181,7 +181,10 @@ class Exporter {
       string_keys_.resize(static_cast<size_t>(rows));
       StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows}));
     } else {
-      if (key_dtype() == TF_INT32) Narrow(keys_.at<char>(0), static_cast<size_t>(rows));
+      if (key_dtype() == TF_INT32) {
+        Narrow(keys_.at<char>(0), static_cast<size_t>(rows));
+        keys_.Resize(static_cast<size_t>(rows) * sizeof(int32_t));
+      }
       context_.SetOutput(output++, keys_.Take(key_dtype(), {rows}));
     }
     if (parts.values && type_ == ValueType::kString) {

@@ -16,6 +16,9 @@ namespace {
 // How many buckets ahead rows are prefetched: so that as many bytes are under way as pays.
 uint64_t BucketsAhead(size_t stride) { return std::clamp<uint64_t>(1536 / stride, 2, 16); }
 
+// How often a shard is tried while others rebuild it.
+constexpr int kMostAttempts = 3;
+
 // Copies to memory that is not read again soon.
 [[gnu::always_inline]] inline void CopyOut(std::byte* to, const std::byte* from, size_t bytes) {
   if (kStreams && (bytes | reinterpret_cast<uintptr_t>(to)) % kCacheLine == 0) {
@@ -47,6 +50,7 @@ Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
     ExportCursor cursor;
     return Export(SIZE_MAX, &cursor, batch);
   }
+  batch->Clear();
   const size_t room = size();
   const auto array = [&](auto* vector, size_t elements) {
     vector->resize(room * elements);
@@ -73,8 +77,12 @@ Status TableOf<Keys>::ExportInto(const RowArrays& arrays, size_t* rows, ExportBa
     return Status::InvalidArgument(
         "expected a table of int64 keys and plain values, all in memory, received another");
   }
+  if ((arrays.metadata != nullptr && !options_.metadata) ||
+      (arrays.scores != nullptr && bounds_ == nullptr)) {
+    return Status::InvalidArgument(
+        "expected memory for what the table has, received some for its metadata or scores");
+  }
   rest->Clear();
-  EpochGuard guard;
   struct Part {
     size_t begin, room, rows = 0;
     ExportBatch rest;
@@ -89,8 +97,13 @@ Status TableOf<Keys>::ExportInto(const RowArrays& arrays, size_t* rows, ExportBa
   ParallelFor(kShards, ThreadsFor(begin), [&](size_t s) {
     Part& part = parts[s];
     const size_t end = part.begin + part.room;
-    while (!ExportShard(shards_[s], arrays, part.begin, end, &part.rows, &part.rest)) {
+    for (int attempts = 0;; ++attempts) {
+      EpochGuard guard;
+      // A shard that is rebuilt all the time has to wait at last.
+      std::unique_lock lock(shards_[s].mutex(), std::defer_lock);
+      if (attempts >= kMostAttempts) lock.lock();
       part.rest.Clear();
+      if (ExportShard(shards_[s], arrays, part.begin, end, &part.rows, &part.rest)) break;
     }
     StreamFence();
   });

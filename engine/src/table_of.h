@@ -1,6 +1,6 @@
 // The table itself, for one kind of keys. Its parts: table_read.cc, table_update.cc (the calls that
-// write), table_write.cc, table_scan.cc, table_restrict.cc and, for bounded tables,
-// table_bounded.cc, table_evict.cc and table_scores.cc.
+// write), table_write.cc, table_scan.cc, table_export.cc, table_restrict.cc and, for bounded
+// tables, table_bounded.cc, table_evict.cc and table_scores.cc.
 #pragma once
 
 #include <array>

@@ -10,7 +10,8 @@
 
 namespace tfra {
 
-// A writer holds the mutexes of its shards for so many keys, some hundred microseconds.
+// A writer holds the mutexes of its shards for so many keys: some hundred microseconds, and some
+// milliseconds where they evict others.
 inline constexpr size_t kKeysPerLock = 4096;
 
 inline Status FirstError(const std::vector<Status>& statuses) {

@@ -3,7 +3,7 @@
 #include <random>
 #include <thread>
 
-#include "table_helpers.h"
+#include "whole_rows.h"
 
 namespace tfra::test {
 namespace {
@@ -216,6 +216,64 @@ TEST(BoundedEvictionsAreReportedOnce) {
     CHECK_EQ(stats.evictions, evicted.load());
     CHECK_EQ(stats.inserts - stats.evictions, stats.size);
     CHECK_EQ(stats.inserts + stats.rejections, static_cast<uint64_t>(60 / kSlowdown * 3 * 500));
+  }
+}
+
+// Calls so large that they go shard by shard. The threads write, among many new keys, the same
+// ones: none may get in twice.
+TEST(BoundedUnderLargeBatches) {
+  struct Call {
+    size_t keys;
+    int64_t max_capacity;
+  };
+  // Those of a shard are inserted at once, or in several turns.
+  for (const Call& call : {Call{10'000, 5000}, Call{90'000, 60'000}}) {
+    for (const auto& [key_type, strategy] : {std::pair(KeyType::kInt64, EvictStrategy::kLru),
+                                             std::pair(KeyType::kString, EvictStrategy::kLfu)}) {
+      TableOptions options = OptionsOf(key_type, ValueType::kInt32, 2);
+      options.bound = {call.max_capacity, strategy};
+      std::unique_ptr<Table> table = MakeTable(options);
+      std::atomic<uint64_t> evicted{0}, errors{0};
+      std::vector<std::thread> threads;
+      const int rounds = (call.keys > 50'000 ? 10 : 40) / kSlowdown;
+      for (uint64_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+          std::mt19937_64 random(t);
+          for (int round = 0; round < rounds; ++round) {
+            std::vector<int64_t> numbers(call.keys);
+            for (int64_t& number : numbers) {
+              const uint64_t range = random() % 4 == 0 ? 2000 : 40 * call.max_capacity;
+              number = static_cast<int64_t>(random() % range);
+            }
+            std::vector<int32_t> rows;
+            for (int64_t number : numbers) rows.insert(rows.end(), 2, static_cast<int32_t>(number));
+            const TestKeys keys(key_type, numbers);
+            ExportBatch batch;
+            errors += !table
+                           ->AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch,
+                                            nullptr)
+                           .ok();
+            evicted += batch.size;
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      CHECK_EQ(errors.load(), 0u);
+      const TableStats stats = table->stats();
+      CHECK_EQ(stats.evictions, evicted.load());
+      CHECK_EQ(stats.inserts - stats.evictions, stats.size);
+      std::vector<int64_t> numbers;
+      for (const auto& [number, row] : RowsOf(*table)) {  // Each of them once.
+        numbers.push_back(number);
+        int32_t values[2];
+        std::memcpy(values, row.data(), sizeof(values));
+        CHECK(values[0] == number && values[1] == number);
+      }
+      CHECK_EQ(numbers.size(), stats.size);
+      size_t removed = 0;
+      CHECK_OK(table->Remove(TestKeys(key_type, numbers).batch(), &removed));
+      CHECK_EQ(removed, numbers.size());
+    }
   }
 }
 

@@ -292,15 +292,16 @@ class Table {
 
   // Fills `batch` with about `max_rows` rows from the cursor on (never much more: rows that start
   // in one bucket stay together) and moves the cursor. A key that is in the table from the first
-  // call to the last is exported exactly once, whatever other threads do meanwhile.
+  // call to the last is exported exactly once, whatever other threads do meanwhile; one that leaves
+  // and comes back may be exported twice.
   virtual Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) = 0;
 
   // The whole table in one batch.
   virtual Status ExportAll(ExportBatch* batch) = 0;
   // The whole table, on several threads, straight into memory of the caller's. Its order depends
-  // only on the table. If others write meanwhile, each key that is there all the time is exported
-  // once. rows: how many there were room for. rest: the others. REQUIRES (kInvalidArgument
-  // otherwise): int64 keys, values that are not strings, and all rows in memory.
+  // only on the table. What others do meanwhile is seen as by Export. rows: how many there were
+  // room for. rest: the others. REQUIRES (kInvalidArgument otherwise): int64 keys, values that are
+  // not strings, all rows in memory, and no memory for columns that the table does not have.
   virtual Status ExportInto(const RowArrays& arrays, size_t* rows, ExportBatch* rest) = 0;
 
   // One pass over the rows' metadata, on several threads: the predicate is called by all of them,

@@ -300,8 +300,8 @@ class ScoredTable:
         """Returns all keys and their scores.
 
         Args:
-            split_size: The table is gone through in parts of about so many rows: the values of one
-                part are all that is in memory beside the result.
+            split_size: A table that is not all in memory, or has string keys, is gone through in
+                parts of about so many rows, whose values are then in memory beside the result.
             name: A name for the operation (optional).
 
         Raises:
