@@ -196,10 +196,11 @@ def test_scopes_that_reuse(session: v1.Session, reuse: Any) -> None:
     assert session.run(again.lookup([5])).tolist() == [[1.0, 2.0]]
 
 
-def test_a_scope_of_auto_reuse_makes_what_is_missing(session: v1.Session) -> None:
+@pytest.mark.parametrize("reuse", [True, v1.AUTO_REUSE], ids=["True", "AUTO_REUSE"])
+def test_a_scope_that_reuses_makes_what_is_missing(session: v1.Session, reuse: Any) -> None:
     made = []
     for _ in range(2):
-        with v1.variable_scope("scope", reuse=v1.AUTO_REUSE):
+        with v1.variable_scope("scope", reuse=reuse):
             made.append(de.get_variable("v"))
     assert made[0] is made[1]
     assert made[0].name == "scope/v"
@@ -312,3 +313,11 @@ def test_what_counts_as_the_same_argument(which: str, name: str) -> None:
         return
     with pytest.raises(ValueError, match=rf"exists with {argument}=.*\n*.*Received: {argument}="):
         de.get_variable(name, **{argument: second})
+
+
+def test_sizes_may_be_written_as_floats() -> None:
+    variable = de.get_variable("test_sizes_may_be_written_as_floats", init_size=1e3)
+    assert variable.init_size == 1000
+    assert isinstance(variable.init_size, int)
+    with pytest.raises(TypeError, match=r"`init_size`: expected an integer, received 1\.5"):
+        de.get_variable("other", init_size=1.5)

@@ -203,9 +203,16 @@ def test_defaults_of_one_call_in_other_shapes(kind: str, case: TfCase) -> None:
     expected[0, 0] = values[0]
     assert_tensor(table.lookup(keys, one), expected)
     assert_tensor(table.lookup(keys[0], one), expected[0])
+    assert_tensor(table.lookup(keys[1, 1], one), one.reshape(case.row))
     for wrong in (flat[:3], case.values((4, 1), 1)):
         with pytest.raises(ValueError, match="dynamic_default_values"):
             table.lookup(keys, wrong)
+
+
+def test_a_number_is_a_default_row_of_one(kind: str) -> None:
+    table = TfCase("int64", "float32", (1,)).table(kind)
+    found = table.lookup([[1], [2]], dynamic_default_values=tf.constant(3.0))
+    assert_tensor(found, np.full((2, 1, 1), 3.0, np.float32))
 
 
 @pytest.mark.parametrize("value_dtype", SUMMABLE_DTYPES)

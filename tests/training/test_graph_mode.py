@@ -365,6 +365,57 @@ def test_an_optimizer_that_assigns() -> None:
         check(session, program, expected)
 
 
+class DecayingOptimizer(v1.train.Optimizer):  # type: ignore[misc]
+    """Momentum with weight decay, of a user who reckons with variables."""
+
+    def _create_slots(self, var_list: Any) -> None:
+        for var in var_list:
+            self._zeros_slot(var, "m", self._name)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: Any) -> Any:
+        assert var.op.name
+        assert var.graph is grad.graph
+        m = self.get_slot(var, "m")
+        decay = 0.0 if "bias" in var.name else 0.5
+        mean = m * 0.5 + grad
+        change = 0.1 * (mean + decay * var) / (1.0 + abs(var[:, :1]) * 0.0)
+        return tf.group(m.assign(mean), var.assign(var - change))
+
+
+@pytest.mark.parametrize(("name", "decay"), [("weights", 0.5), ("bias", 0.0)])
+def test_an_optimizer_that_reckons_with_variables(
+    session: v1.Session, name: str, decay: float
+) -> None:
+    table = de.Variable(dim=2, initializer=1.0, name=name)
+    rows = de.embedding_lookup(table, tf.constant([3, 5], tf.int64))
+    optimizer = de.DynamicEmbeddingOptimizer(DecayingOptimizer(False, "Decaying"))
+    step = optimizer.minimize(tf.reduce_sum(rows * rows))
+    read = table.lookup(tf.constant([3, 5], tf.int64))
+    session.run(v1.global_variables_initializer())
+    row, mean = 1.0, 0.0
+    for _ in range(3):
+        session.run(step)
+        mean = mean * 0.5 + 2 * row
+        row -= 0.1 * (mean + decay * row)
+        np.testing.assert_allclose(session.run(read), np.full([2, 2], row), rtol=1e-6)
+
+
+def test_a_tape_in_a_graph(session: v1.Session) -> None:
+    table = variable()
+    dense = v1.get_variable("dense", [1], initializer=v1.ones_initializer())
+    with tf.GradientTape() as tape:
+        rows, trainable = de.embedding_lookup(
+            table, tf.constant([3, 5], tf.int64), return_trainable=True
+        )
+        loss = tf.reduce_sum(rows * rows) + tf.reduce_sum(dense)
+    gradient, of_dense = tape.gradient(loss, [trainable, dense])
+    session.run(v1.global_variables_initializer())
+    values, indices, plain, found = session.run((gradient.values, gradient.indices, of_dense, rows))
+    assert indices.tolist() == [3, 5]
+    np.testing.assert_allclose(values, 2 * found)
+    assert plain.tolist() == [1.0]
+
+
 def test_several_lookups_of_one_table(session: v1.Session) -> None:
     table = variable()
     first, one = de.embedding_lookup(table, tf.constant([1, 2], tf.int64), return_trainable=True)

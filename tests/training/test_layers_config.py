@@ -228,3 +228,13 @@ def test_wrong_weights_change_nothing(weights: list[Any]) -> None:
     with pytest.raises(ValueError):
         layer.set_weights(weights)
     assert content(layer) == before
+
+
+def test_names_of_arguments_that_tfra_took() -> None:
+    layer = layers.FieldWiseEmbedding(2, 2, slot_map_fn=lambda ids: ids % 2, combiner="sqrt_n")
+    assert layer.combiner == "sqrtn"
+    layer = layers.Embedding(2, init_capacity=1e3, checkpoint=False)
+    assert layer.params.init_size == 1000
+    assert layer.params.checkpoint is False
+    again = layers.Embedding.from_config(layer.get_config())
+    assert again.params.checkpoint is False

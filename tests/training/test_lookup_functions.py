@@ -193,6 +193,25 @@ def test_empty_rows_and_weights_that_do_not_count(
     assert_close(found, expected)
 
 
+@pytest.mark.parametrize("default", [None, 7])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("case", SAFE_CASES)
+def test_safe_lookups_take_ids_in_any_order(
+    params: Any, case: str, combiner: str, default: int | None
+) -> None:
+    ids, weights = SAFE_CASES[case]
+    ids = keyed(as_int64(ids))
+    expected = de.safe_embedding_lookup_sparse(params, ids, weights, combiner, default)
+
+    def turned(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        return tf.SparseTensor(tensor.indices[::-1], tensor.values[::-1], tensor.dense_shape)
+
+    found = de.safe_embedding_lookup_sparse(params, turned(ids), turned(weights), combiner, default)
+    assert_close(found, expected)
+
+
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_all_dimensions_of_sparse_ids_but_the_first_are_combined(combiner: str) -> None:
     ids, weights = SAFE_CASES["three dimensions"]

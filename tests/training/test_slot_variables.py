@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,24 @@ def test_a_trainable_knows_the_last_lookup() -> None:
     assert trainable.ids.numpy().tolist() == [7]
     with pytest.raises(TypeError, match="expected a string"):
         table.get_trainable_by_name(7)
+
+
+def test_trainables_by_name() -> None:
+    table = de.Variable(dim=2, initializer=1.0)
+    shadow = de.shadow_ops.ShadowVariable(table, name="mine")
+    assert table.get_trainable_by_name("mine") is shadow
+    assert table.trainable_store["mine"] is shadow
+    assert list(table.trainable_store) == ["mine"]
+    other = table.get_trainable_by_name("other")
+    assert other is not shadow
+    assert table.trainable_store["other"] is other
+    with tf.GradientTape() as tape:
+        rows = de.shadow_ops.embedding_lookup(shadow, tf.constant([7], tf.int64))
+    gradient = tape.gradient(rows, table.get_trainable_by_name("mine"))
+    assert gradient.indices.numpy().tolist() == [7]
+    del shadow, tape, rows, gradient
+    gc.collect()
+    assert table.get_trainable_by_name("mine") is other
 
 
 def test_rows_that_a_trainable_reads_have_gradients() -> None:

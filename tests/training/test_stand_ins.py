@@ -272,7 +272,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("form", ["function", "function and tape", "tensor and tape"])
+@pytest.mark.parametrize("form", ["function", "function and tape", "tensor and tape", "two calls"])
 def test_minimize_of_keras_2(form: str, kind: str) -> None:
     """Optimizers that were wrapped have it still; the variables may be known late."""
     table = de.Variable(dim=2, initializer=1.0)
@@ -291,6 +291,11 @@ def test_minimize_of_keras_2(form: str, kind: str) -> None:
         steps = optimizer.minimize(loss, lambda: trainables)
     elif form == "function and tape":
         steps = optimizer.minimize(loss, lambda: trainables, tape=tf.GradientTape())
+    elif form == "two calls":
+        pairs = optimizer.compute_gradients(loss, lambda: trainables)
+        assert [variable for _, variable in pairs] == trainables
+        optimizer.apply_gradients(pairs)
+        steps = optimizer.iterations
     else:
         with tf.GradientTape() as tape:
             value = loss()

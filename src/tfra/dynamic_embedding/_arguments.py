@@ -56,7 +56,9 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
 
 
 def integer(number: Any, what: str, at_least: int) -> int:
-    """Returns an integer, or raises TypeError or ValueError."""
+    """Returns an integer, or raises TypeError or ValueError. 1e6 is one, too."""
+    if isinstance(number, (float, np.floating)) and float(number).is_integer():
+        number = int(number)
     if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
         raise TypeError(f"`{what}`: expected an integer, received {number!r}")
     if number < at_least:
@@ -198,7 +200,8 @@ def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[i
     """
     rows = values_tensor(given, dtype, "dynamic_default_values")
     rank, count = keys.shape.rank, keys.shape.num_elements()
-    if rows.shape.is_compatible_with([1, *row_shape]) and rows.shape[:1] == [1] and rank != 0:
+    is_one_row = rows.shape.is_compatible_with([1, *row_shape]) and rows.shape[:1] == [1]
+    if is_one_row or (rows.shape.rank == 0 and row_shape == [1]):
         rows = tf.reshape(rows, row_shape)
     elif (
         (rank or 0) > 1

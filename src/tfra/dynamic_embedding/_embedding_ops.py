@@ -203,7 +203,7 @@ def safe_embedding_lookup_sparse(
 
     Args:
         embedding_weights: A `Variable`, or what stands for one.
-        sparse_ids: A `tf.SparseTensor` or `tf.RaggedTensor` of any rank.
+        sparse_ids: A `tf.SparseTensor` or `tf.RaggedTensor` of any rank, in any order.
         sparse_weights: None, or weights for the ids, of the same kind and shape.
         combiner: "sum", "mean" or "sqrtn"; see `embedding_lookup_sparse`.
         default_id: The id for rows that have none; without it, they give zeros.
@@ -222,7 +222,7 @@ def safe_embedding_lookup_sparse(
     if embedding_weights is None:
         raise ValueError(f"`embedding_weights`: expected a Variable, received {embedding_weights}")
     _check_kinds(sparse_ids, sparse_weights)
-    ids, weights = _as_sparse(sparse_ids), _as_sparse(sparse_weights)
+    ids, weights = _in_order(_as_sparse(sparse_ids)), _in_order(_as_sparse(sparse_weights))
     if weights is not None and combiner != "sum":
         positive = weights.values > 0
         ids = tf.sparse.retain(ids, positive)
@@ -281,6 +281,11 @@ def _check_kinds(ids: Any, weights: Any) -> None:
 
 def _as_sparse(tensor: Any) -> Any:
     return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor
+
+
+def _in_order(tensor: Any) -> Any:
+    # Which costs next to nothing where it is so already.
+    return None if tensor is None else tf.sparse.reorder(tensor)
 
 
 def _fill_empty_rows(ids: tf.SparseTensor, weights: Any, default_id: Any) -> tuple[Any, Any]:

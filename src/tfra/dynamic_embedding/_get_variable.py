@@ -39,7 +39,8 @@ def get_variable(
 ) -> Variable:
     """Gets a `Variable` object with this name if it exists, or creates a new one.
 
-    In a graph, names are those of the current `tf.compat.v1.variable_scope`.
+    In a graph, names are those of the current `tf.compat.v1.variable_scope`, whatever it says of
+    reuse.
 
     Example:
     >>> first = tfra.dynamic_embedding.get_variable("films", dim=8)
@@ -70,8 +71,7 @@ def get_variable(
         A `Variable` object.
 
     Raises:
-        ValueError: If the variable exists and its parameters are others, or if the variable scope
-            says that it must exist and it does not.
+        ValueError: If the variable exists and its parameters are others.
     """
     del short_file_name
     with _lock:
@@ -113,11 +113,6 @@ def _get_or_create(name: str, **arguments: Any) -> Variable:
         collected = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
         variables = [v for v in collected if isinstance(v, Variable)]
         existing = next((v for v in variables if v.requested_name == name), None)
-        if existing is None and scope.reuse is True:
-            raise ValueError(
-                f"The variable scope says reuse=True, but there is no variable {name!r}. "
-                "Did you mean reuse=tf.compat.v1.AUTO_REUSE?"
-            )
     if existing is not None:
         _require_same(existing, arguments)
         return existing

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import Any
 
-from tfra._tf import ResourceVariable, in_control_flow, in_plain_graph, tf
+from tfra._tf import ResourceVariable, in_control_flow, in_plain_graph, tape_may_record, tf
 from tfra.dynamic_embedding import _model_mode as model_mode
 from tfra.dynamic_embedding._trainable import TrainableWrapper
 from tfra.dynamic_embedding._variable import Variable
@@ -43,6 +43,8 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         """The handle that gradients are taken with respect to."""
         if not in_plain_graph():
             graphs_of_branches.add(tf.compat.v1.get_default_graph())
+        elif tape_may_record():
+            ResourceVariable.read_value(self)  # A tape watches what is read.
         return self.handle
 
     # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.

@@ -92,6 +92,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             )
         self.trainable = trainable and params.trainable  # It may become so later.
         self._params = lambda: params
+        params.shadows[name] = self
         self.max_norm = max_norm
         self._lookups = 0
         self._traced = False  # Whether some of them were in a function.

@@ -20,6 +20,7 @@ class TrainableWrapper:
         max_norm: If not None, rows longer than this are clipped when they are looked up.
     """
 
+    name: Any  # Of the variable that it is besides.
     max_norm: float | None
     _params: Callable[[], Variable | None]
     _ids: tf.Tensor | None = None

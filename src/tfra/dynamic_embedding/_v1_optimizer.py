@@ -6,6 +6,7 @@ optimizer updates those as it does dense variables, and they are written back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ _Base: Any = object
 class _Rows:
     """A variable for one step, with what optimizers use of variables."""
 
-    def __init__(self, value: tf.Tensor, slots: dict[str, _Rows] | None = None) -> None:
+    def __init__(self, value: tf.Tensor, name: str, slots: dict[str, _Rows] | None = None) -> None:
+        self.name = name
         self.dtype = value.dtype
         self.shape = value.shape
         self.slots = slots or {}
@@ -37,6 +39,14 @@ class _Rows:
     @property
     def device(self) -> str:
         return self.handle.device
+
+    @property
+    def op(self) -> Any:
+        return self.handle.op
+
+    @property
+    def graph(self) -> Any:
+        return self.handle.graph
 
     def get_shape(self) -> tf.TensorShape:
         return self.shape
@@ -70,6 +80,21 @@ class _Rows:
         """The ops, in a graph, that must have run before it is used."""
         made = [self.assigned, *(slot.assigned for slot in self.slots.values())]
         return [op for op in made if op is not None]
+
+
+def _of_value(operator: str) -> Callable[..., Any]:
+    def apply(rows: _Rows, *others: Any) -> Any:
+        return getattr(rows.read(), operator)(*others)
+
+    return apply
+
+
+# Optimizers of users reckon with variables: `var - rate * grad`.
+for _operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    setattr(_Rows, f"__{_operator}__", _of_value(f"__{_operator}__"))
+    setattr(_Rows, f"__r{_operator}__", _of_value(f"__r{_operator}__"))
+for _operator in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
+    setattr(_Rows, f"__{_operator}__", _of_value(f"__{_operator}__"))
 
 
 class _PlaceOfVariables:
@@ -208,7 +233,11 @@ class TrainsTables(_Base):  # type: ignore[misc]
 
         def update(rows: tf.Tensor, slot_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             parts = tf.split(slot_rows, len(rule.slots), axis=-1) if rule.slots else []
-            step = _Rows(rows, {n: _Rows(p) for n, p in zip(names_of_slots, parts, strict=True)})
+            slots = {
+                name: _Rows(part, f"{handle.name}/{name}")
+                for name, part in zip(names_of_slots, parts, strict=True)
+            }
+            step = _Rows(rows, handle.name, slots)
             with tf.control_dependencies(step.assignments()):
                 applied = self._resource_apply_dense(gradients, step)
             with tf.control_dependencies([] if applied is None else [applied]):

@@ -161,6 +161,7 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
         self._restrict_policy = self._no_dependency(make_policy(restrict_policy, self))
         # What stands for it in training: by graph, and for None everywhere else. See _stand_in.py.
         self.stand_ins = self._no_dependency({})
+        self.shadows = self._no_dependency(weakref.WeakValueDictionary())
         self.v1_optimizers = itertools.count()  # Numbers of those of tf.compat.v1 that train it.
         self._add_to_graph()
 

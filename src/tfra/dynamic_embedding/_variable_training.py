@@ -15,6 +15,17 @@ from tfra.dynamic_embedding._shards import Shards
 from tfra.dynamic_embedding._slot_variables import SlotVariable, slot_variables_of
 
 
+class _TrainableStore(dict[str, Any]):
+    """The trainables of a Variable by name, for programs written for TFRA."""
+
+    def __init__(self, variable: VariableTraining) -> None:
+        super().__init__(variable.shadows)
+        self._variable = variable
+
+    def __missing__(self, name: str) -> Any:
+        return self._variable.get_trainable_by_name(name)
+
+
 class VariableTraining:
     """The part of `Variable` that training uses."""
 
@@ -30,6 +41,8 @@ class VariableTraining:
     _fill_missing: Any
     _restrict_policy: Any
     admission: Any
+    # By name: those that stand for it and were made by the user.
+    shadows: Any
 
     # The class of the optimizer that was last seen to train it.
     trained_by: str | None = None
@@ -112,12 +125,18 @@ class VariableTraining:
         """
         return slot_variables_of(self, optimizer)  # type: ignore[arg-type]
 
+    @property
+    def trainable_store(self) -> dict[str, Any]:
+        """What `get_trainable_by_name` returns, by name."""
+        return _TrainableStore(self)
+
     def get_trainable_by_name(self, name: str) -> Any:
         """Returns what stands for this variable where gradients are taken and applied.
 
         Args:
-            name: The name of a lookup: what was given to `embedding_lookup`, or anything else,
-                since all lookups of a variable have one trainable.
+            name: The name of a `ShadowVariable` that was made of this variable, or of a lookup:
+                what was given to `embedding_lookup`, or anything else, since all lookups of a
+                variable have one trainable.
 
         Returns:
             A `TrainableWrapper`.
@@ -127,6 +146,8 @@ class VariableTraining:
         """
         if not isinstance(name, str):
             raise TypeError(f"`name`: expected a string, received {name!r}")
+        if name in self.shadows:
+            return self.shadows[name]
         from tfra.dynamic_embedding._stand_in import stand_in_of
 
         return stand_in_of(self)  # type: ignore[arg-type]

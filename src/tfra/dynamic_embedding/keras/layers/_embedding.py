@@ -28,6 +28,7 @@ _VARIABLE_ARGUMENTS = {
     "max_norm": None,
     "distribute_strategy": None,
     "keep_distribution": False,
+    "checkpoint": True,
     "short_file_name": False,
     "admission": None,
     "ttl": None,
@@ -74,6 +75,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             max_norm: If not None, longer rows are clipped to this L2 norm.
             distribute_strategy: The strategy in whose scope the layer's weights are.
             keep_distribution: Bool. Whether the layer's config has its devices.
+            checkpoint: Bool. Whether checkpoints of TensorFlow hold the rows; files of Keras do.
             admission: Which ids may enter: one of `tfra.admission`; see `Variable`.
             ttl: Seconds after which a row has expired; see `Variable`.
             min_norm: The L2 norm below which a row has expired; see `Variable`.
@@ -107,6 +109,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embedding_size = arguments.integer(int(embedding_size), "embedding_size", at_least=1)
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
+        if combiner == "sqrt_n":  # As tf.sparse.segment_sqrt_n has it.
+            combiner = "sqrtn"
         if combiner != "sqrtn":
             combiner_function(combiner)
         self.combiner = combiner
@@ -158,6 +162,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 name=f"{self.name}-parameter",
                 initializer=self.initializer,
                 trainable=self.trainable,
+                checkpoint=given["checkpoint"],
                 init_size=given["init_capacity"],
                 kv_creator=given["kv_creator"],
                 restrict_policy=given["restrict_policy"],
