@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -347,6 +348,14 @@ def test_ops_have_the_names_that_they_are_given(shards: int) -> None:
 
 
 def test_names_of_the_modules_of_tfra() -> None:
-    module = de.python.ops.dynamic_embedding_variable
-    assert module.Variable is de.Variable
-    assert module.default_partition_fn is de.default_partition_fn
+    homes = {
+        "data_flow_ops": de.data_flow,
+        "math_ops": de.math,
+        "shadow_embedding_ops": de.shadow_ops,
+    }
+    assert "dynamic_embedding_variable" in de.python.ops.__all__
+    for module in de.python.ops.__all__:
+        names = importlib.import_module(f"tfra.dynamic_embedding.python.ops.{module}")
+        assert names.__all__
+        for name in names.__all__:
+            assert getattr(names, name) is getattr(homes.get(module, de), name)

@@ -1,0 +1,5 @@
+"""`CuckooHashTable`, under the name of its module in TFRA."""
+
+from tfra.dynamic_embedding._tables import CuckooHashTable
+
+__all__ = ["CuckooHashTable"]

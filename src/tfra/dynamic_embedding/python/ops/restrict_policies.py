@@ -1,0 +1,9 @@
+"""The restrict policies, under the name of their module in TFRA."""
+
+from tfra.dynamic_embedding._restrict_policies import (
+    FrequencyRestrictPolicy,
+    RestrictPolicy,
+    TimestampRestrictPolicy,
+)
+
+__all__ = ["FrequencyRestrictPolicy", "RestrictPolicy", "TimestampRestrictPolicy"]
