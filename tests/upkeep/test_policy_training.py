@@ -15,6 +15,7 @@ from upkeep_support import (
     KeepLongRows,
     OwnOptimizer,
     assert_best_stay,
+    content_by_key,
     de,
     key_set,
     keys_for,
@@ -148,7 +149,7 @@ def test_an_evicted_key_starts_anew(optimizer: str, devices: list[str] | None) -
     second.iterations.assign(3)  # Adam's correction knows the step; the slots do not.
     step(fresh, second, ids, 2.0)
     for name in ("keys", "values", "slots"):
-        mine, expected = used.params.content()[name], fresh.params.content()[name]
+        mine, expected = content_by_key(used.params)[name], content_by_key(fresh.params)[name]
         np.testing.assert_array_equal(mine, expected)
     assert set(usage_of(used.params).values()) == {(20, 1)}
 
