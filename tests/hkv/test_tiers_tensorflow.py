@@ -46,7 +46,7 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "max_hbm_for_values", {"max_hbm_for_values": -1}),
     (ValueError, "max_hbm_for_values", {"max_hbm_for_values": 2**63}),
     (TypeError, "max_hbm_for_values", {"max_hbm_for_values": True}),
-    (TypeError, "max_hbm_for_values", {"max_hbm_for_values": 1e9}),
+    (TypeError, "max_hbm_for_values", {"max_hbm_for_values": 1.5}),
     (TypeError, "max_hbm_for_values", {"max_hbm_for_values": None}),
     (ValueError, "max_hbm_for_values", {"max_hbm_for_values": 0, "tier_directory": "/tmp"}),
     (TypeError, "tier_directory", {"tier_directory": 3}),
