@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -238,3 +239,21 @@ def test_names_of_arguments_that_tfra_took() -> None:
     assert layer.params.checkpoint is False
     again = layers.Embedding.from_config(layer.get_config())
     assert again.params.checkpoint is False
+
+
+def test_rows_that_checkpoints_leave_out_are_in_files_of_keras(tmp_path: Path) -> None:
+    def model() -> keras.Model:
+        inputs = keras.Input((1,), dtype="int64")
+        rows = layers.Embedding(DIM, checkpoint=False, name="left_out")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(1)(rows))
+
+    trained, by_keras, by_tensorflow = model(), model(), model()
+    trained.compile("sgd", "mse")
+    trained.train_on_batch(np.array([[1], [2]]), np.ones((2, 1, 1)))
+    assert int(trained.layers[1].params.size()) == 2
+    trained.save_weights(tmp_path / "model.weights.h5")
+    by_keras.load_weights(tmp_path / "model.weights.h5")
+    assert int(by_keras.layers[1].params.size()) == 2
+    path = tf.train.Checkpoint(model=trained).write(str(tmp_path / "checkpoint"))
+    tf.train.Checkpoint(model=by_tensorflow).read(path).expect_partial()
+    assert int(by_tensorflow.layers[1].params.size()) == 0

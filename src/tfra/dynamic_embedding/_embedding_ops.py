@@ -222,7 +222,7 @@ def safe_embedding_lookup_sparse(
     if embedding_weights is None:
         raise ValueError(f"`embedding_weights`: expected a Variable, received {embedding_weights}")
     _check_kinds(sparse_ids, sparse_weights)
-    ids, weights = _in_order(_as_sparse(sparse_ids)), _in_order(_as_sparse(sparse_weights))
+    ids, weights = _in_order(sparse_ids), _in_order(sparse_weights)
     if weights is not None and combiner != "sum":
         positive = weights.values > 0
         ids = tf.sparse.retain(ids, positive)
@@ -279,12 +279,10 @@ def _check_kinds(ids: Any, weights: Any) -> None:
         )
 
 
-def _as_sparse(tensor: Any) -> Any:
-    return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor
-
-
 def _in_order(tensor: Any) -> Any:
-    # Which costs next to nothing where it is so already.
+    """Returns ragged and sparse tensors as sparse ones in row-major order."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.to_sparse()
     return None if tensor is None else tf.sparse.reorder(tensor)
 
 
