@@ -93,7 +93,7 @@ class Exporter {
     Resize(room_, parts);
     for (const TableUse& table : tables_) {
       ExportBatch batch;
-      if (IsPlain(*table)) {
+      if (table->ExportsAsWhole()) {
         size_t rows;
         Check(table->ExportInto(ArraysFrom(next_, parts), &rows, &batch));
         next_ += rows;
@@ -131,13 +131,6 @@ class Exporter {
       metadata_.Resize(has_metadata() ? rows * sizeof(RowMetadata) : 0);
     }
     if (parts.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
-  }
-
-  // Whether the engine copies a table as a whole.
-  static bool IsPlain(const Table& table) {
-    return table.options().key_type == KeyType::kInt64 &&
-           table.options().value_type != ValueType::kString &&
-           table.options().tiers.fast_bytes == 0;
   }
 
   // The memory from a row on.

@@ -66,6 +66,7 @@ class TableOf : public TableBase {
 
   Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) override;
   Status ExportAll(ExportBatch* batch) override;
+  bool ExportsAsWhole() const override { return StringsPerRow() == 0 && tiers_ == nullptr; }
   Status ExportInto(const RowArrays& arrays, size_t* rows, ExportBatch* rest) override;
   Status CountIf(const MetadataPredicate& predicate, uint64_t* count) override;
   Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) override;
@@ -336,8 +337,6 @@ class TableOf : public TableBase {
 
   // --- table_export.cc
 
-  // Whether rows are all there is to copy.
-  bool ExportsAsWhole() const { return StringsPerRow() == 0 && tiers_ == nullptr; }
   // Copies the rows of a shard to the places [begin, end), says how many, and adds those there is
   // no room for to `rest`. Returns false if the shard grew meanwhile: then nothing is complete.
   bool ExportShard(const Shard& shard, const RowArrays& arrays, size_t begin, size_t end,

@@ -298,6 +298,9 @@ class Table {
 
   // The whole table in one batch.
   virtual Status ExportAll(ExportBatch* batch) = 0;
+  // Whether rows are all there is to copy: int64 keys, values that are not strings, and all of them
+  // in memory.
+  virtual bool ExportsAsWhole() const = 0;
   // The whole table, on several threads, straight into memory of the caller's. Its order depends
   // only on the table. What others do meanwhile is seen as by Export. rows: how many there were
   // room for. rest: the others. REQUIRES (kInvalidArgument otherwise): int64 keys, values that are
