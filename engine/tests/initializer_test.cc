@@ -12,6 +12,7 @@
 #include "check.h"
 #include "dispatch.h"
 #include "hash.h"
+#include "update_kernels.h"
 
 namespace tfra {
 namespace {
@@ -173,6 +174,30 @@ TEST(GoldenChecksum) {
     }
   }
   CHECK_EQ(sum, 0x3C023E244083014Au);
+}
+
+TEST(RandomRowsAreTheSameForEveryInstructionSet) {
+  constexpr size_t kDims = 70;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const KernelTable* kernels = KernelsFor(isa);
+    if (kernels == nullptr) continue;
+    for (const Kind kind : kRandomKinds) {
+      const RandomRows rows{kind, 0.25, 3.0, -10.0, 10.0};
+      for (const Type type : kFloatingTypes) {
+        for (size_t dim = 1; dim <= kDims; ++dim) {
+          for (uint64_t seed = 0; seed < 40; ++seed) {
+            const uint64_t state = MixInt64(seed * kDims + dim);
+            // One element more than the row has: it stays as it is.
+            std::vector<std::byte> expected((dim + 1) * SizeOf(type), std::byte{0x5A});
+            std::vector<std::byte> row = expected;
+            KernelsFor(Isa::kPortable)->For(type).fill_random(rows, state, expected.data(), dim);
+            kernels->For(type).fill_random(rows, state, row.data(), dim);
+            CHECK(row == expected);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(QuantileIsAccurate) {
