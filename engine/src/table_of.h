@@ -198,7 +198,7 @@ class TableOf : public TableBase {
   template <typename Op>
   size_t StreamKeys(const Words& words, const uint32_t* order, size_t count, Op op,
                     uint32_t* others, size_t* other_count) const;
-  // What WriteKeys does with keys that it has not found.
+  // What WriteKeys does with keys that it has not found. It is right for others too, only slower.
   template <typename Op>
   Status InsertNewKeys(const Words& words, const uint32_t* missing, size_t count, Op* op,
                        PendingBlobs* new_keys, DistinctKeys* seen, Tally* tally);

@@ -149,6 +149,7 @@ Status TableOf<Keys>::WriteUnbounded(const Words& words, const KeyParts& parts, 
       seen = std::make_unique<DistinctKeys>(words, words.size());
     }
     size_t at_once = kNewKeysAtOnce;
+    bool nearly_all_new = false;
     RunOp(prototype, words.size(), [&](Op* op, Tally* tally) {
       parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {
         if (!status.ok()) return;
@@ -158,8 +159,14 @@ Status TableOf<Keys>::WriteUnbounded(const Words& words, const KeyParts& parts, 
         for (size_t k = 0; k < count && status.ok();) {
           const size_t keys = std::min(at_once, count - k);
           const uint64_t before = tally->inserts;
-          status = WriteKeys(words, order + k, keys, op, new_keys, seen.get(), tally);
-          at_once = tally->inserts - before > keys / 8 ? kNewKeysAtOnce : kKeysPerLock;
+          // Inserting looks for a key, too: where most are not there, looking for all of them first
+          // does not pay.
+          status = nearly_all_new
+                       ? InsertNewKeys(words, order + k, keys, op, new_keys, seen.get(), tally)
+                       : WriteKeys(words, order + k, keys, op, new_keys, seen.get(), tally);
+          const uint64_t inserted = tally->inserts - before;
+          at_once = inserted > keys / 8 ? kNewKeysAtOnce : kKeysPerLock;
+          nearly_all_new = inserted > keys / 8 * 7;
           k += keys;
         }
       });
@@ -235,7 +242,7 @@ template <typename Op>
 Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing, size_t count,
                                     Op* op, PendingBlobs* new_keys, DistinctKeys* seen,
                                     Tally* tally) {
-  constexpr size_t kToHome = 12, kToNext = 6;
+  constexpr size_t kToHome = 24, kToNext = 8;
   const auto home_of = [&](size_t k) TFRA_INLINE {
     const uint64_t hash = Keys::Hash(words[missing[k]]);
     return ShardFor(hash).array()->Home(hash);
@@ -245,7 +252,7 @@ Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing,
       __builtin_prefetch(home_of(k + kToHome), 1);
       op->Fetch(missing[k + kToHome]);
     }
-    // A key whose home is full goes to the next bucket, which no search has fetched.
+    // A key whose home is full goes to the next bucket.
     if (k + kToNext < count) {
       const Bucket* home = home_of(k + kToNext);
       if (home->used() == Bucket::kUsed) __builtin_prefetch(home + 1, 1);
