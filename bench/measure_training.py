@@ -312,7 +312,11 @@ def dataset(batches: list[Examples], rows: int | None) -> Any:
     ids = np.stack([batch.ids for batch in batches])
     inputs = ids if rows is None else ids % rows, np.stack([batch.numbers for batch in batches])
     data = (inputs, np.stack([batch.labels for batch in batches]))
-    return tf.data.Dataset.from_tensor_slices(data).prefetch(2)
+    # Without a thread that tunes it: the end of `fit` waits for that, up to seconds after the last
+    # step, with any layer.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_tensor_slices(data).prefetch(2).with_options(options)
 
 
 def fit(system: System, plan: Plan, keras: Any, layer: Any, optimizer: Any) -> Record:

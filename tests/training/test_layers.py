@@ -365,6 +365,7 @@ def test_modes() -> None:
     de.enable_inference_mode()
     try:
         assert de.get_model_mode() == de.ModelMode.INFERENCE == "inference"
+        assert de.ModelMode.CURRENT_SETTING == "inference"
     finally:
         de.enable_train_mode()
     assert de.get_model_mode() == "train"

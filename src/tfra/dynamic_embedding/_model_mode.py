@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-
 
 class ModelMode:
-    """The modes that lookups can be in."""
+    """The modes that lookups can be in.
+
+    Attributes:
+        TRAIN: Gradients can be taken of lookups.
+        INFERENCE: Lookups only read.
+        CURRENT_SETTING: The mode of this program now.
+    """
 
     TRAIN = "train"
     INFERENCE = "inference"
-
-
-_lock = threading.Lock()
-_current = ModelMode.TRAIN
-
-
-def _set(mode: str) -> None:
-    global _current
-    with _lock:
-        _current = mode
+    CURRENT_SETTING = TRAIN
 
 
 def enable_train_mode() -> None:
     """Lets gradients be taken of lookups, which is the mode a program starts in."""
-    _set(ModelMode.TRAIN)
+    ModelMode.CURRENT_SETTING = ModelMode.TRAIN
 
 
 def enable_inference_mode() -> None:
@@ -36,9 +31,9 @@ def enable_inference_mode() -> None:
     'inference'
     >>> tfra.dynamic_embedding.enable_train_mode()
     """
-    _set(ModelMode.INFERENCE)
+    ModelMode.CURRENT_SETTING = ModelMode.INFERENCE
 
 
 def get_model_mode() -> str:
     """Returns `ModelMode.TRAIN` or `ModelMode.INFERENCE`."""
-    return _current
+    return ModelMode.CURRENT_SETTING
