@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from tfra import _arrays as arrays
 from tfra import _native, initializers, optimizers
 from tfra._bounded import BoundedTable, bound_spec
-from tfra._display import Facts, Shown, join_batches, readable_bytes
-from tfra._stats import TableStats
+from tfra._table_content import TableContent
 from tfra._tiers import naming_the_directory, tiers_spec
 from tfra._upkeep import TableUpkeep, checked_min_norm, checked_ttl
 from tfra.admission import Admission
@@ -23,7 +22,7 @@ from tfra.admission import get as get_admission
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
 
-class Table(BoundedTable, TableUpkeep, Shown):
+class Table(BoundedTable, TableUpkeep, TableContent):
     """A table from keys to rows, with no fixed vocabulary.
 
     A key that was never written has no row. Looking it up gives its initial value, a pure function
@@ -219,23 +218,6 @@ class Table(BoundedTable, TableUpkeep, Shown):
 
     def __contains__(self, key: Any) -> bool:
         return bool(np.all(self.contains(key)))
-
-    def _facts(self) -> Facts:
-        stats = self.stats()
-        return {
-            "keys": stats.size,
-            "dim": self._dim,
-            "key_dtype": arrays.type_name(self._key_dtype),
-            "value_dtype": arrays.type_name(self._value_dtype),
-            "bytes": readable_bytes(stats.bytes),
-            "file_bytes": readable_bytes(stats.slow_bytes) if self._fast_bytes else None,
-            "optimizer": type(self._optimizer).__name__ if self._optimizer else None,
-            "device": "CPU",
-        }
-
-    def _first_rows(self, n: int | None) -> Any:
-        empty = np.empty(0, self._key_dtype), np.empty((0, self._dim), self._value_dtype)
-        return join_batches(self.iterate(n or 65_536), n, empty)
 
     def lookup(
         self,
@@ -453,80 +435,3 @@ class Table(BoundedTable, TableUpkeep, Shown):
     def shrink(self) -> None:
         """Gives memory that the present keys do not need back to the operating system."""
         self._native.shrink()
-
-    def export(self, *, slots: bool = False, metadata: bool = False) -> Any:
-        """Returns the whole content, in no particular order.
-
-        Args:
-            slots: Whether to return also the optimizer slots.
-            metadata: Whether to return also the time of the last write and the number of writes.
-
-        Returns:
-            `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` then a dict from name to
-            array; with `metadata` then a uint32 array `[n, 2]` (`[n, 0]` if rows carry none).
-        """
-        return self._exported(self._native.export_all(), slots, metadata)
-
-    def iterate(
-        self, batch_size: int = 65_536, *, slots: bool = False, metadata: bool = False
-    ) -> Iterator[Any]:
-        """Yields the content in batches, as `export` returns it.
-
-        Only one batch is in memory at a time, and other threads may write meanwhile: a key that is
-        in the table all the time comes exactly once.
-
-        Args:
-            batch_size: About how many keys a batch has.
-            slots: Whether to yield also the optimizer slots.
-            metadata: Whether to yield also the metadata.
-
-        Yields:
-            Batches that are not empty.
-
-        Raises:
-            ValueError: If `batch_size` is less than 1.
-        """
-        if arrays.integer(batch_size, "batch_size") < 1:
-            raise ValueError(f"`batch_size` must be 1 or more. Received: {batch_size}")
-        return self._batches(batch_size, slots, metadata)
-
-    def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
-        position, done = 0, False
-        while not done:
-            rows, position, done = self._native.export(batch_size, position)
-            batch = self._exported(rows, slots, metadata)
-            if len(batch[0]) > 0:
-                yield batch
-
-    def _exported(self, rows: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
-        keys, values, packed, usage = rows
-        if self._key_dtype == arrays.STRING:
-            keys = arrays.object_array(keys, (len(keys),))
-        if self._value_dtype == arrays.STRING:
-            values = arrays.object_array(values, (len(keys), self._dim))
-        else:
-            values = arrays.from_bytes(values, self._value_dtype, self._dim)
-        batch = [keys, values]
-        if slots:
-            batch.append(arrays.unpack_slots(packed, self._slots, self._slot_dtype))
-        if metadata:
-            batch.append(usage.reshape(len(keys), 2 if self._metadata else 0))
-        return tuple(batch)
-
-    def stats(self) -> TableStats:
-        """Returns the table's size, memory and counters."""
-        return TableStats(**self._native.stats())
-
-    def memory_usage(self) -> dict[str, int]:
-        """Returns the bytes of `index`, `rows`, `strings` and `admission`, and their `total`.
-
-        Rows in a file take no memory: `stats().slow_bytes`.
-        """
-        stats = self.stats()
-        parts = {
-            "index": stats.index_bytes,
-            "rows": stats.row_bytes,
-            "strings": stats.string_bytes,
-            "admission": stats.admission_bytes,
-        }
-        return {**parts, "total": sum(parts.values())}

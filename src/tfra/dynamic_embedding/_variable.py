@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -10,19 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tfra._tf import SAVE_FOR_CHECKPOINT, AutoTrackable, Saveable, in_plain_graph, load_as, tf
+from tfra._tf import AutoTrackable, Saveable, in_plain_graph, load_as, tf
 from tfra._upkeep import checked_min_norm, checked_ttl
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._content import (
-    Content,
-    content_of,
-    content_types,
-    content_when_written,
-    export_tables,
-    keep_content,
-)
+from tfra.dynamic_embedding._content import content_of, export_tables
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator, KVCreator
 from tfra.dynamic_embedding._hash_table import HashTable
 from tfra.dynamic_embedding._initializers import ComputedRows, NewRows, constant_row, initial_rows
@@ -30,6 +22,7 @@ from tfra.dynamic_embedding._loaded import LoadedVariable
 from tfra.dynamic_embedding._restrict_policies import make_policy, needs_usage
 from tfra.dynamic_embedding._shards import Shards, default_partition_fn
 from tfra.dynamic_embedding._shown_tables import ShownTables
+from tfra.dynamic_embedding._variable_saving import VariableSaving
 from tfra.dynamic_embedding._variable_training import VariableTraining
 from tfra.dynamic_embedding._variable_upkeep import VariableUpkeep
 
@@ -45,7 +38,13 @@ class GraphKeys:
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
-class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  # type: ignore[misc]
+class Variable(
+    VariableTraining,
+    VariableSaving,
+    VariableUpkeep,
+    ShownTables,
+    AutoTrackable,  # type: ignore[misc]
+):
     """A variable of rows that are found by key, with no fixed vocabulary.
 
     A key gets a row of its own when it is first written. Looking up a key that is not there gives
@@ -196,37 +195,6 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
                 content = content_of(self.tables)
                 saveable = Saveable(self._name, content, self._shards.restore)
                 collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
-
-    # --- Checkpoints: the tables are saved together, and restored into as many as there are.
-
-    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
-        tables = {f"table_{i}": table for i, table in enumerate(self.tables)}
-        if save_type == SAVE_FOR_CHECKPOINT:
-            # It has nothing to save; but by this child Keras finds out, before it makes a
-            # SavedModel, that there are resources. The same for any number of tables.
-            return {"table_0": tables["table_0"]}
-        return tables
-
-    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
-        for table in self.tables:
-            table._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
-        exported = copy.copy(self)
-        tables = [object_map[table] for table in self.tables]
-        object.__setattr__(exported, "_shards", Shards(tables, self.partitioner))
-        object_map[self] = exported
-        return []
-
-    def _serialize_to_tensors(self) -> dict[str, Any]:
-        if not self.checkpoint:
-            return {}
-        types = {**content_types(self._key_dtype, self._value_dtype), **self._types_of_sums()}
-        return content_when_written(self.tables, self.content, types)
-
-    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
-        keep_content(self, object_map, self.content() if self.checkpoint else {})
-
-    def _restore_from_tensors(self, restored_tensors: Content) -> Any:
-        return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
 
     # --- Attributes.
 
@@ -448,16 +416,6 @@ class Variable(VariableTraining, VariableUpkeep, ShownTables, AutoTrackable):  #
                 f"`index` must be an integer in [0, {self.shard_num}). Received: {index!r}"
             )
         return self.tables[int(index)].size(name=name)
-
-    def content(self) -> Content:
-        """Returns all that is saved of the variable, as tensors by name."""
-        return {**content_of(self.tables), **self._content_of_sums()}
-
-    def restore(self, content: Content) -> Any:
-        """Replaces what is in the variable by what `content` returned."""
-        restored = self._shards.restore(content)
-        sums = self._restore_sums(content)
-        return None if tf.executing_eagerly() else tf.group(restored, *sums)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
