@@ -11,12 +11,18 @@ namespace tfra {
 namespace {
 
 // Where many keys are new they are looked for, and inserted, so many at a time: what the search has
-// fetched, buckets and the rows that the call brings, is then still near.
+// fetched, buckets and the rows that the call brings, is then still near. And so many keys decide
+// how the next ones are written.
 constexpr size_t kNewKeysAtOnce = 512;
 
 // Streaming that met a bucket twice among fewer keys is given up: some keys come again and again,
 // and their rows are in the caches.
 constexpr size_t kStreamAtLeast = 256;
+
+// Prefetches the metadata of the entries of a key's home.
+[[gnu::always_inline]] inline void FetchMetadata(const BucketArray& array, uint64_t hash) {
+  __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
+}
 
 }  // namespace
 
@@ -166,7 +172,7 @@ Status TableOf<Keys>::WriteUnbounded(const Words& words, const KeyParts& parts, 
                        : WriteKeys(words, order + k, keys, op, new_keys, seen.get(), tally);
           const uint64_t inserted = tally->inserts - before;
           at_once = inserted > keys / 8 ? kNewKeysAtOnce : kKeysPerLock;
-          nearly_all_new = inserted > keys / 8 * 7;
+          nearly_all_new = 8 * inserted > 7 * keys;
           k += keys;
         }
       });
@@ -193,8 +199,7 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
     hot_op.Fetch(i);
     if (!metadata) return;
     const uint64_t hash = Keys::Hash(words[i]);
-    const BucketArray& array = *ShardFor(hash).array();
-    __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
+    FetchMetadata(*ShardFor(hash).array(), hash);
   };
   const auto visit = [&](size_t i, const Probe& probe) TFRA_INLINE {
     if (probe.row == nullptr) {
@@ -247,11 +252,17 @@ Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing,
     const uint64_t hash = Keys::Hash(words[missing[k]]);
     return ShardFor(hash).array()->Home(hash);
   };
+  const bool metadata = op->context.metadata;
+  const auto fetch = [&](size_t k) TFRA_INLINE {
+    const uint64_t hash = Keys::Hash(words[missing[k]]);
+    const BucketArray& array = *ShardFor(hash).array();
+    __builtin_prefetch(array.Home(hash), 1);
+    if (metadata) FetchMetadata(array, hash);
+    op->Fetch(missing[k]);
+  };
+  for (size_t k = 0; k < std::min(kToHome, count); ++k) fetch(k);
   for (size_t k = 0; k < count; ++k) {
-    if (k + kToHome < count) {
-      __builtin_prefetch(home_of(k + kToHome), 1);
-      op->Fetch(missing[k + kToHome]);
-    }
+    if (k + kToHome < count) fetch(k + kToHome);
     // A key whose home is full goes to the next bucket.
     if (k + kToNext < count) {
       const Bucket* home = home_of(k + kToNext);

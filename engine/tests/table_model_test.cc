@@ -189,47 +189,53 @@ TEST(ChurnKeepsTheTableSmall) {
 
 // Large calls whose keys are nearly all new are written without looking for them first. Some of
 // them are there, and some come twice.
-TEST(CallsOfNearlyAllNewKeys) {
+void CheckNearlyAllNewKeys(KeyType key_type, bool metadata) {
   constexpr size_t kCall = 20'000, kDim = 2;
-  for (const KeyType key_type : kKeyTypes) {
-    const auto table = MakeTable(OptionsOf(key_type, ValueType::kInt32, kDim));
-    std::mt19937_64 random(3);
-    ContentsMap rows;
-    for (int call = 0; call < 6; ++call) {
-      std::vector<int64_t> numbers(kCall);
-      for (size_t i = 0; i < kCall; ++i) {
-        const auto fresh = static_cast<int64_t>(rows.size() + i);
-        const bool is_new = random() % 16 != 0 || fresh == 0;
-        numbers[i] = is_new ? fresh : static_cast<int64_t>(random() % static_cast<uint64_t>(fresh));
-      }
-      const TestKeys keys(key_type, numbers);
-      const TestRows given =
-          TestRows::Make(ValueType::kInt32, kCall, kDim,
-                         [&](size_t i, size_t j) { return static_cast<int>(i * kDim + j) + call; });
-      Flags exists(kCall);
-      for (size_t i = 0; i < kCall; ++i) exists.Set(i, random() % 8 == 0);
-      if (call % 2 == 0) {
-        CHECK_OK(table->Assign(keys.batch(), given.in()));
-      } else {
-        CHECK_OK(table->Accumulate(keys.batch(), given.in(), exists.data()));
-      }
-      for (size_t i = 0; i < kCall; ++i) {
-        const auto found = rows.find(keys.Name(i));
-        const std::vector<int> row = given.Row(i);
-        if (call % 2 == 0) {
-          rows[keys.Name(i)] = row;
-        } else if (found == rows.end()) {
-          if (!exists[i]) rows[keys.Name(i)] = row;
-        } else if (exists[i]) {
-          for (size_t j = 0; j < kDim; ++j) found->second[j] += row[j];
-        }
-      }
-      CHECK(Contents(*table) == rows);
+  TableOptions options = OptionsOf(key_type, ValueType::kInt32, kDim);
+  options.metadata = metadata;
+  const auto table = MakeTable(options);
+  std::mt19937_64 random(3);
+  ContentsMap rows;
+  for (int call = 0; call < 6; ++call) {
+    std::vector<int64_t> numbers(kCall);
+    for (size_t i = 0; i < kCall; ++i) {
+      const auto fresh = static_cast<int64_t>(rows.size() + i);
+      const bool is_new = random() % 16 != 0 || fresh == 0;
+      numbers[i] = is_new ? fresh : static_cast<int64_t>(random() % static_cast<uint64_t>(fresh));
     }
-    const TableStats stats = table->stats();
-    CHECK_EQ(stats.inserts, rows.size());
-    CHECK_EQ(stats.inserts + stats.updates + stats.ignored, 6 * kCall);
+    const TestKeys keys(key_type, numbers);
+    const TestRows given = TestRows::Make(ValueType::kInt32, kCall, kDim, [&](size_t i, size_t j) {
+      return static_cast<int>(i * kDim + j) + call;
+    });
+    Flags exists(kCall);
+    for (size_t i = 0; i < kCall; ++i) exists.Set(i, random() % 40 == 0);
+    if (call % 2 == 0) {
+      CHECK_OK(table->Assign(keys.batch(), given.in()));
+    } else {
+      CHECK_OK(table->Accumulate(keys.batch(), given.in(), exists.data()));
+    }
+    for (size_t i = 0; i < kCall; ++i) {
+      const auto found = rows.find(keys.Name(i));
+      const std::vector<int> row = given.Row(i);
+      if (call % 2 == 0) {
+        rows[keys.Name(i)] = row;
+      } else if (found == rows.end()) {
+        if (!exists[i]) rows[keys.Name(i)] = row;
+      } else if (exists[i]) {
+        for (size_t j = 0; j < kDim; ++j) found->second[j] += row[j];
+      }
+    }
+    CHECK(Contents(*table) == rows);
   }
+  const TableStats stats = table->stats();
+  CHECK_EQ(stats.inserts, rows.size());
+  CHECK_EQ(stats.inserts + stats.updates + stats.ignored, 6 * kCall);
+}
+
+TEST(CallsOfNearlyAllNewKeys) {
+  CheckNearlyAllNewKeys(KeyType::kInt64, false);
+  CheckNearlyAllNewKeys(KeyType::kInt64, true);
+  CheckNearlyAllNewKeys(KeyType::kString, false);
 }
 
 // How many buckets the search for a key that is not there goes through, on average.

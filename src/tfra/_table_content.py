@@ -22,10 +22,10 @@ class TableContent(Shown):
     _key_dtype: np.dtype[Any]
     _value_dtype: np.dtype[Any]
     _optimizer: optimizers.Optimizer | None
-    _slots: dict[str, Any]
+    _slots: dict[str, int]
     _slot_dtype: np.dtype[Any]
     _metadata: bool
-    _fast_bytes: int | None
+    _fast_bytes: int
 
     def export(self, *, slots: bool = False, metadata: bool = False) -> Any:
         """Returns the whole content, in no particular order.

@@ -37,7 +37,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""
-        return self.trainable and model_mode.get_model_mode() == model_mode.ModelMode.TRAIN
+        return self.trainable and model_mode.get_model_mode() != model_mode.ModelMode.INFERENCE
 
     def gradient_target(self) -> tf.Tensor:
         """The handle that gradients are taken with respect to."""
