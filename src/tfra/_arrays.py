@@ -247,6 +247,18 @@ def from_bytes(raw: NDArray[np.uint8], dtype: np.dtype[Any], width: int) -> NDAr
     return raw.view(dtype).reshape(rows, width)
 
 
+def exported_keys(keys: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The keys `(n,)` of an export, from what the engine gives."""
+    return object_array(keys, (len(keys),)) if dtype == STRING else keys
+
+
+def exported_values(values: Any, dtype: np.dtype[Any], dim: int) -> NDArray[Any]:
+    """The rows `(n, dim)` of an export, from what the engine gives."""
+    if dtype == STRING:
+        return object_array(values, (len(values) // dim, dim))
+    return from_bytes(values, dtype, dim)
+
+
 def integer(value: Any, what: str) -> int:
     """An int that the engine can take; raises TypeError or ValueError otherwise."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

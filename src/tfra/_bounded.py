@@ -251,12 +251,8 @@ class BoundedTable:
         return low, None if below is None else _score(below, "score_below")
 
     def _rows(self, keys: Any, values: Any, slots: Any, scores: Any) -> ScoredRows:
-        if self._key_dtype == arrays.STRING:
-            keys = arrays.object_array(keys, (len(keys),))
-        if self._value_dtype == arrays.STRING:
-            values = arrays.object_array(values, (len(keys), self._dim))
-        else:
-            values = arrays.from_bytes(values, self._value_dtype, self._dim)
+        keys = arrays.exported_keys(keys, self._key_dtype)
+        values = arrays.exported_values(values, self._value_dtype, self._dim)
         return ScoredRows(keys, values, scores)
 
 

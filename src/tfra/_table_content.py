@@ -73,13 +73,9 @@ class TableContent(Shown):
 
     def _exported(self, rows: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
         keys, values, packed, usage = rows
-        if self._key_dtype == arrays.STRING:
-            keys = arrays.object_array(keys, (len(keys),))
-        if self._value_dtype == arrays.STRING:
-            values = arrays.object_array(values, (len(keys), self._dim))
-        else:
-            values = arrays.from_bytes(values, self._value_dtype, self._dim)
-        batch = [keys, values]
+        keys = arrays.exported_keys(keys, self._key_dtype)
+        values = arrays.exported_values(values, self._value_dtype, self._dim)
+        batch: list[Any] = [keys, values]
         if slots:
             batch.append(arrays.unpack_slots(packed, self._slots, self._slot_dtype))
         if metadata:

@@ -131,8 +131,7 @@ class TableUpkeep:
             the number of times they were seen, and `filter`, bytes. See `restore_admission`.
         """
         keys, seen, state = self._native.admission_state()
-        if self._key_dtype == arrays.STRING:
-            keys = arrays.object_array(keys, (len(keys),))
+        keys = arrays.exported_keys(keys, self._key_dtype)
         return {"keys": keys, "seen": seen.reshape(-1, 2), "filter": state}
 
     def restore_admission(self, state: dict[str, Any]) -> None:
@@ -165,7 +164,7 @@ class TableUpkeep:
     def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
         """Returns the keys that `count_if` counts, as an array `[n]`."""
         keys = self._native.select_if(*_bounds(written_before, count_below))
-        return arrays.object_array(keys, (len(keys),)) if self._key_dtype == arrays.STRING else keys
+        return arrays.exported_keys(keys, self._key_dtype)
 
     def remove_if(
         self, *, written_before: int | None = None, count_below: int | None = None
