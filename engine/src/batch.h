@@ -22,7 +22,9 @@ template <bool kForWrite>
     __builtin_prefetch(start + offset, kForWrite);
   }
   // What does not start with a line may end with one more: callers' arrays rarely start with one.
-  __builtin_prefetch(start + bytes - 1, kForWrite);
+  if (reinterpret_cast<uintptr_t>(start) % 64 + (bytes - 1) % 64 >= 64) {
+    __builtin_prefetch(start + bytes - 1, kForWrite);
+  }
 }
 
 // Calls body(std::integral_constant) with the number of bytes of a row, if it is one of the common
@@ -59,31 +61,34 @@ void ForEachPart(size_t n, Body&& body) {
   ParallelFor(parts, threads, [&](size_t part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
-// Runs three stages over [0, n), each some keys ahead of the next: locate(i), find(i) and use(i).
-// Each prefetches what the next one reads, so that many cache misses are under way at any time. A
-// stage takes a few keys at once: its instructions are few, so that the CPU sees several keys ahead
-// and looks up their pages at the same time (docs/engine-experiments.md). What the stages know is
-// kept in rings of kRing.
-inline constexpr size_t kAtOnce = 8;
-inline constexpr size_t kToFind = 24;
-inline constexpr size_t kToUse = 40;
-inline constexpr size_t kRing = 64;
-static_assert(kToFind % kAtOnce == 0 && kToUse % kAtOnce == 0 && kRing >= kToUse + kAtOnce);
+// Searching a batch takes it through two loops, a block of keys at a time: one finds where keys
+// are, the other uses what is there. Each fetches what it needs some keys ahead, and nothing else:
+// CPUs have room for some twenty cache misses under way, and drop prefetches beyond those
+// (docs/engine-experiments.md).
+inline constexpr size_t kBlockKeys = 512;
+inline constexpr size_t kFindAhead = 24;
+inline constexpr size_t kUseAhead = 24;
 
-// Runs a stage for the keys whose turn it is: kAtOnce of them, `delay` behind `at`.
-template <typename Stage>
-[[gnu::always_inline]] inline void RunStage(size_t at, size_t delay, size_t n, Stage&& stage) {
-  if (at < delay || at - delay >= n) return;
-  const size_t end = std::min(at - delay + kAtOnce, n);
-  for (size_t i = at - delay; i < end; ++i) stage(i);
+// Calls use(i) for [begin, end), and fetch(i) for the same keys, kAhead before.
+template <size_t kAhead, typename Fetch, typename Use>
+[[gnu::always_inline]] inline void FetchAhead(size_t begin, size_t end, Fetch&& fetch, Use&& use) {
+  const size_t started = std::min(begin + kAhead, end);
+  for (size_t i = begin; i < started; ++i) fetch(i);
+  for (size_t i = begin; i < end; ++i) {
+    if (i + kAhead < end) fetch(i + kAhead);
+    use(i);
+  }
 }
 
-template <typename Locate, typename Find, typename Use>
-[[gnu::always_inline]] inline void Pipeline(size_t n, Locate&& locate, Find&& find, Use&& use) {
-  for (size_t at = 0; at < n + kToUse; at += kAtOnce) {
-    RunStage(at, kToUse, n, use);
-    RunStage(at, kToFind, n, find);
-    RunStage(at, 0, n, locate);
+// Runs both loops over [0, n): locate(i) prefetches what find(i) reads, fetch(i) what use(i) does.
+// What they know of key i is kept at i % kBlockKeys.
+template <typename Locate, typename Find, typename Fetch, typename Use>
+[[gnu::always_inline]] inline void FindThenUse(size_t n, Locate&& locate, Find&& find,
+                                               Fetch&& fetch, Use&& use) {
+  for (size_t begin = 0; begin < n; begin += kBlockKeys) {
+    const size_t end = std::min(begin + kBlockKeys, n);
+    FetchAhead<kFindAhead>(begin, end, locate, find);
+    FetchAhead<kUseAhead>(begin, end, fetch, use);
   }
 }
 

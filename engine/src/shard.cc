@@ -149,7 +149,11 @@ Status Shard::Replace(uint64_t count) {
 }
 
 Status Shard::TakeBlock() {
-  free_rows_.reserve(kRowBlock);
+  try {
+    free_rows_.reserve(kRowBlock);
+  } catch (const std::bad_alloc&) {
+    return Status::OutOfMemory("out of memory for the list of free rows");
+  }
   uint32_t first;
   TFRA_RETURN_IF_ERROR(arena_->Allocate(kRowBlock, &first));
   for (uint32_t i = kRowBlock; i-- > 0;) free_rows_.push_back(first + i);

@@ -214,14 +214,15 @@ class Shard {
   // Rows are taken from the arena so many at a time.
   static constexpr uint32_t kRowBlock = 64;
 
-  // Takes a row that nobody uses.
+  // Takes a row that nobody uses. kFetch: it will be written in the caches.
+  template <bool kFetch = true>
   Status TakeRow(uint32_t* row) {
     if (free_rows_.empty()) TFRA_RETURN_IF_ERROR(TakeBlock());
     *row = free_rows_.back();
     free_rows_.pop_back();
     // Rows are written as soon as they are taken: have the next but some ready.
     constexpr size_t kAhead = 8;
-    if (free_rows_.size() >= kAhead) {
+    if (kFetch && free_rows_.size() >= kAhead) {
       Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
     }
     return Status::Ok();
@@ -237,6 +238,16 @@ class Shard {
     strays_ += entry.bucket != array.Home(hash);
     size_.store(size() + 1, std::memory_order_relaxed);
     return entry;
+  }
+
+  // The same for one whose home, in this array, has room. Readers need not be kept off the bucket:
+  // they do not look at an entry before its state names it.
+  [[gnu::always_inline]] void InsertAt(const BucketArray& array, Bucket* home, uint32_t state,
+                                       uint64_t word, uint32_t row, const EntryData& data) {
+    const uint32_t index = static_cast<uint32_t>(__builtin_ctz(~state));
+    array.Put(home, index, word, row, data);
+    home->EndWrite(state | (1u << index));
+    size_.store(size() + 1, std::memory_order_relaxed);
   }
 
   // The score of an entry. REQUIRES: a shard with scores.

@@ -61,32 +61,30 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
                                                          Fetch&& fetch, Visit&& visit, Late&& late,
                                                          uint32_t* rest) const {
   constexpr bool kForWrite = kAccess != Access::kRead;
-  // Rings of scalars, not of Probes: a struct stored by the field and loaded whole would wait, in
+  // Arrays of scalars, not of Probes: a struct stored by the field and loaded whole would wait, in
   // most CPUs, until all earlier stores have left for memory.
-  Bucket* bucket[kRing];
-  std::byte* row[kRing];
-  uint32_t state[kRing];
+  Bucket* bucket[kBlockKeys];
+  std::byte* row[kBlockKeys];
+  uint32_t state[kBlockKeys];
 
   const RowArena::Map rows = arena_.map();
   RowTiers* const tiers = tiers_.get();
   const size_t key_offset = layout_.key_offset;
   size_t left = 0;
-  Pipeline(
+  FindThenUse(
       n,
       [&](size_t i) TFRA_INLINE {
-        const size_t k = number(i);
-        fetch(k);
-        const uint64_t hash = Keys::Hash(words[k]);
+        const uint64_t hash = Keys::Hash(words[number(i)]);
         const BucketArray& array = arrays[ShardOf(hash)];
         uint64_t place = array.HomeOf(hash);
         // Beyond the end the bucket there tells that the search is undecided.
         if constexpr (kLater) place = std::min(place + offset, array.count);
         Bucket* const start = array.buckets + place;
         __builtin_prefetch(start, kForWrite);
-        bucket[i % kRing] = start;
+        bucket[i % kBlockKeys] = start;
       },
       [&](size_t i) TFRA_INLINE {
-        const size_t r = i % kRing;
+        const size_t r = i % kBlockKeys;
         const uint32_t seen = bucket[r]->state.load(std::memory_order_acquire);
         const uint32_t mask = bucket[r]->Match(words[number(i)], seen);
         state[r] = seen;
@@ -106,11 +104,17 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
           if constexpr (kAccess == Access::kRow) tiers->NoteWrite(number);
         }
         row[r] = rows.At(number);
+      },
+      [&](size_t i) TFRA_INLINE {
+        const size_t r = i % kBlockKeys;
+        if (row[r] == nullptr) [[unlikely]]
+          return;
+        fetch(number(i));
         Prefetch<kForWrite>(row[r], row_bytes);
         if constexpr (Keys::kStrings) __builtin_prefetch(row[r] + key_offset);
       },
       [&](size_t i) TFRA_INLINE {
-        const size_t r = i % kRing, k = number(i);
+        const size_t r = i % kBlockKeys, k = number(i);
         constexpr uint32_t kUndecided = Bucket::kOverflow | Bucket::kLocked;
         bool done = false;
         if (row[r] != nullptr || !(state[r] & kUndecided || (Keys::kStrings && kLater))) {
@@ -122,8 +126,8 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
         }
         if constexpr (Keys::kStrings) {
           // The row of a later key has arrived: fetch the bytes of its key, to be compared.
-          const size_t later = (i + (kToUse - kToFind) / 2) % kRing;
-          if (i + (kToUse - kToFind) / 2 < n && row[later] != nullptr) {
+          const size_t later = r + kUseAhead / 2;
+          if (later < kBlockKeys && i + kUseAhead / 2 < n && row[later] != nullptr) {
             __builtin_prefetch(LoadBlob(row[later] + key_offset));
           }
         }

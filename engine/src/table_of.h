@@ -155,10 +155,13 @@ class TableOf : public TableBase {
   template <typename Op>
   Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                         PendingBlobs* new_keys);
-  // The keys of a part that are in one of `shards` and that the Op would insert.
+  // The keys of a part that are in one of `shards` and that the Op would insert; perhaps some more,
+  // where nearly all are new and are not strings.
   template <typename Op>
   std::vector<uint32_t> MissingKeys(const Words& words, const KeyParts& parts, size_t part,
                                     ShardSet shards, const Op& op) const;
+  // Judges by a sample. REQUIRES: inside an EpochGuard.
+  bool NearlyAllMissing(const Words& words, const std::vector<uint32_t>& keys) const;
   // Grows those of `shards` that have no room for the `missing` keys.
   Status MakeRoom(const Words& words, ShardSet shards, const std::vector<uint32_t>& missing);
   // What a writing call is to say about a bounded table.
@@ -193,11 +196,17 @@ class TableOf : public TableBase {
   // kReplacesRows.
   template <typename Op>
   bool StreamsRows(const Op& op) const;
-  // Replaces rows so, as far as it gets: returns for how many keys. Those of them that are not in
-  // their homes it leaves, as `others`.
+  // Replaces rows so, unless keys come again and again: returns for how many keys. Those of them
+  // that are not in their homes it leaves, as `others`.
   template <typename Op>
   size_t StreamKeys(const Words& words, const uint32_t* order, size_t count, Op op,
                     uint32_t* others, size_t* other_count) const;
+  // Enters those of the keys that are not there, as long as there is room. Leaves the others, equal
+  // ones in their order, as `rest`, and returns how many. kStreamed: rows are streamed to memory,
+  // see StreamsRows. REQUIRES: kFillsAhead.
+  template <bool kStreamed, typename Op>
+  size_t InsertMissing(const Words& words, const uint32_t* keys, size_t count, Op* op,
+                       uint32_t* rest, Tally* tally);
   // What WriteKeys does with keys that it has not found. It is right for others too, only slower.
   template <typename Op>
   Status InsertNewKeys(const Words& words, const uint32_t* missing, size_t count, Op* op,

@@ -1,10 +1,9 @@
 // Replacing whole rows without reading them.
 //
 // Stores that stream past the caches are not ordered with others, and readers rely on an order: a
-// bucket is seen to be written before its row changes, and not to be written any more after. So a
-// pipeline has two stages more than a search: buckets are marked as soon as their keys are found,
-// and the marks are taken back a group of keys after the rows were streamed. One fence for each
-// group is between every two stages.
+// bucket is seen to be written before its row changes, and not to be written any more after. So
+// the buckets of a block of keys are marked when the keys are found, and the marks are taken back
+// when all its rows were streamed, with a fence between every two of these loops.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +15,10 @@ namespace tfra {
 
 // Below so many bytes of rows, those that are written are better kept in the caches.
 inline constexpr size_t kStreamFrom = size_t{64} << 20;
+
+// Of the keys of a block so many may be in buckets that were marked for others, or streaming is
+// given up.
+inline constexpr size_t kMostRepeated = kBlockKeys / 8;
 
 // Whether an Op can be told to replace rows as a whole.
 template <typename Keys, typename Op>
@@ -36,66 +39,65 @@ template <typename Keys>
 template <typename Op>
 size_t TableOf<Keys>::StreamKeys(const Words& words, const uint32_t* order, size_t count, Op op,
                                  uint32_t* others, size_t* other_count) const {
-  constexpr size_t kToUnmark = kToUse + kAtOnce;
-  static_assert(kRing >= kToUnmark + kAtOnce);
   BucketArray arrays[kShards];
   for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
   const RowArena::Map rows = arena_.map();
-  Bucket* bucket[kRing];
-  uint32_t state[kRing];
-  std::byte* row[kRing];  // Null: the key is not in its home.
-  size_t left = 0, stop = count;
+  Bucket* bucket[kBlockKeys];
+  uint32_t state[kBlockKeys];
+  std::byte* row[kBlockKeys];  // Null: not to be streamed.
+  uint32_t repeated[kBlockKeys];
+  size_t left = 0, again = 0;
 
   const auto locate = [&](size_t i) TFRA_INLINE {
-    op.Fetch(order[i]);
     const uint64_t hash = Keys::Hash(words[order[i]]);
     Bucket* const home = arrays[ShardOf(hash)].Home(hash);
     __builtin_prefetch(home, 1);
-    bucket[i % kRing] = home;
+    bucket[i % kBlockKeys] = home;
   };
   const auto mark = [&](size_t i) TFRA_INLINE {
-    const size_t r = i % kRing;
+    const size_t r = i % kBlockKeys;
     const uint32_t seen = bucket[r]->state.load(std::memory_order_relaxed);
     const uint32_t mask = bucket[r]->Match(words[order[i]], seen);
     row[r] = nullptr;
-    if (mask == 0 || seen & Bucket::kLocked) [[unlikely]] {
-      // One that was marked before, perhaps for the same key, has to be unmarked first.
-      if (seen & Bucket::kLocked) stop = std::min(stop, i);
-      return;
-    }
-    row[r] = rows.At(bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
-    state[r] = bucket[r]->BeginWrite();
-  };
-  const auto stream = [&](size_t i) TFRA_INLINE {
-    if (std::byte* to = row[i % kRing]) {
-      StreamBytes(to, op.values + order[i] * op.value_bytes(), op.value_bytes());
-    } else {
+    if (mask == 0) [[unlikely]] {
       others[left++] = order[i];
+    } else if (seen & Bucket::kLocked) [[unlikely]] {
+      // One that was marked before, perhaps for the same key, has to be unmarked first.
+      repeated[again++] = static_cast<uint32_t>(i);
+    } else {
+      row[r] = rows.At(bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));
+      state[r] = bucket[r]->BeginWrite();
     }
   };
-  const auto unmark = [&](size_t i) TFRA_INLINE {
-    const size_t r = i % kRing;
-    if (row[r] != nullptr) bucket[r]->EndWrite(state[r]);
+  const auto fetch = [&](size_t i) TFRA_INLINE { op.Fetch(order[i]); };
+  const auto stream = [&](size_t i) TFRA_INLINE {
+    std::byte* const to = row[i % kBlockKeys];
+    if (to != nullptr) StreamBytes(to, op.values + order[i] * op.value_bytes(), op.value_bytes());
   };
 
-  for (size_t at = 0; at < count + kToUnmark; at += kAtOnce) {
-    RunStage(at, kToUnmark, count, unmark);
-    RunStage(at, kToUse, count, stream);
-    RunStage(at, kToFind, count, mark);
+  size_t end = 0;
+  // Where keys come again and again, their rows are in the caches.
+  for (size_t begin = 0; begin < count && again <= kMostRepeated; begin = end) {
+    end = std::min(begin + kBlockKeys, count);
+    again = 0;
+    FetchAhead<kFindAhead>(begin, end, locate, mark);
     StreamFence();
-    if (stop < count) [[unlikely]] {
-      // The stages that are left, for the keys before that one; those after it are not written.
-      const auto next = [=](size_t delay) { return at < delay ? 0 : at - delay + kAtOnce; };
-      for (size_t i = stop; i < std::min(next(kToFind), count); ++i) unmark(i);
-      for (size_t i = next(kToUse); i < stop; ++i) stream(i);
-      StreamFence();
-      for (size_t i = next(kToUnmark); i < stop; ++i) unmark(i);
-      break;
+    FetchAhead<kUseAhead>(begin, end, fetch, stream);
+    StreamFence();
+    for (size_t i = begin; i < end; ++i) {
+      const size_t r = i % kBlockKeys;
+      if (row[r] != nullptr) bucket[r]->EndWrite(state[r]);
     }
-    RunStage(at, 0, count, locate);
+    for (size_t k = 0; k < again; ++k) {
+      const size_t i = repeated[k];
+      Bucket* const home = bucket[i % kBlockKeys];
+      const uint32_t mask = home->Match(words[order[i]], home->used());
+      const BucketWrite write(home);
+      op.Update(order[i], rows.At(home->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed)));
+    }
   }
   *other_count = left;
-  return stop;
+  return end;
 }
 
 }  // namespace tfra

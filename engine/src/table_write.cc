@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "table_insert.h"
 #include "table_stream.h"
 
 namespace tfra {
@@ -14,15 +15,6 @@ namespace {
 // fetched, buckets and the rows that the call brings, is then still near. And so many keys decide
 // how the next ones are written.
 constexpr size_t kNewKeysAtOnce = 512;
-
-// Streaming that met a bucket twice among fewer keys is given up: some keys come again and again,
-// and their rows are in the caches.
-constexpr size_t kStreamAtLeast = 256;
-
-// Prefetches the metadata of the entries of a key's home.
-[[gnu::always_inline]] inline void FetchMetadata(const BucketArray& array, uint64_t hash) {
-  __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
-}
 
 }  // namespace
 
@@ -71,6 +63,8 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
       if (shards >> ShardOf(Keys::Hash(words[i])) & 1 && op.Inserts(i)) keys.push_back(i);
     }
   });
+  EpochGuard guard;
+  if (!Keys::kStrings && NearlyAllMissing(words, keys)) return keys;
   size_t missing = 0;
   const auto late = [&](size_t i) {
     if (!ContainsOne(words[i], words.bytes(i))) keys[missing++] = static_cast<uint32_t>(i);
@@ -83,13 +77,25 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
     }
     return true;
   };
-  EpochGuard guard;
   // Those found missing are put where keys have been visited already.
   Probes<Access::kRead>(
       words.data(), keys.size(), 0, [&](size_t k) TFRA_INLINE { return keys[k]; }, [](size_t) {},
       visit, late);
   keys.resize(missing);
   return keys;
+}
+
+template <typename Keys>
+bool TableOf<Keys>::NearlyAllMissing(const Words& words, const std::vector<uint32_t>& keys) const {
+  constexpr size_t kSample = 64;
+  if (keys.size() < 8 * kSample) return false;
+  size_t found = 0;
+  for (size_t k = 0; k < kSample; ++k) {
+    const uint32_t i = keys[k * keys.size() / kSample];
+    found += ContainsOne(words[i], words.bytes(i));
+    if (found > kSample / 8) return false;
+  }
+  return true;
 }
 
 template <typename Keys>
@@ -219,13 +225,8 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   if constexpr (kReplacesRows<Keys, Op>) {
     // Not where many keys are new: they would be looked for twice.
     if (count > kNewKeysAtOnce && StreamsRows(hot_op)) {
-      size_t done = 0, left = 0, streamed;
-      do {
-        size_t more;
-        streamed = StreamKeys(words, order + done, count - done, hot_op, others + left, &more);
-        done += streamed;
-        left += more;
-      } while (done < count && streamed >= kStreamAtLeast);
+      size_t left;
+      const size_t done = StreamKeys(words, order, count, hot_op, others, &left);
       hot_tally.updates += done - left;
       std::copy(order + done, order + count, others + left);
       count = left + count - done;
@@ -240,96 +241,6 @@ Status TableOf<Keys>::WriteKeys(const Words& words, const uint32_t* order, size_
   // In the order of the batch, which decides who is let in.
   if (admission_ != nullptr) std::sort(missing, missing + missing_count);
   return InsertNewKeys(words, missing, missing_count, op, new_keys, seen, tally);
-}
-
-template <typename Keys>
-template <typename Op>
-Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing, size_t count,
-                                    Op* op, PendingBlobs* new_keys, DistinctKeys* seen,
-                                    Tally* tally) {
-  constexpr size_t kToHome = 24, kToNext = 8;
-  const auto home_of = [&](size_t k) TFRA_INLINE {
-    const uint64_t hash = Keys::Hash(words[missing[k]]);
-    return ShardFor(hash).array()->Home(hash);
-  };
-  const bool metadata = op->context.metadata;
-  const auto fetch = [&](size_t k) TFRA_INLINE {
-    const uint64_t hash = Keys::Hash(words[missing[k]]);
-    const BucketArray& array = *ShardFor(hash).array();
-    __builtin_prefetch(array.Home(hash), 1);
-    if (metadata) FetchMetadata(array, hash);
-    op->Fetch(missing[k]);
-  };
-  for (size_t k = 0; k < std::min(kToHome, count); ++k) fetch(k);
-  for (size_t k = 0; k < count; ++k) {
-    if (k + kToHome < count) fetch(k + kToHome);
-    // A key whose home is full goes to the next bucket.
-    if (k + kToNext < count) {
-      const Bucket* home = home_of(k + kToNext);
-      if (home->used() == Bucket::kUsed) __builtin_prefetch(home + 1, 1);
-    }
-    const size_t i = missing[k];
-    const uint64_t hash = Keys::Hash(words[i]);
-    Shard& shard = ShardFor(hash);
-    // An equal key may have come since.
-    if (const auto entry = FindEntry(shard, words, i)) {
-      std::byte* row;
-      TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, Op::kChangesRows, &row));
-      UpdateRow(shard.array(), i, entry, row, op, tally);
-    } else if (!op->Inserts(i)) {
-      ++tally->ignored;
-    } else {
-      TFRA_RETURN_IF_ERROR(InsertKey(words, i, hash, &shard, op, new_keys, seen, tally));
-    }
-  }
-  return Status::Ok();
-}
-
-template <typename Keys>
-template <typename Op>
-[[gnu::always_inline]] inline Status TableOf<Keys>::InsertKey(const Words& words, size_t i,
-                                                              uint64_t hash, Shard* shard, Op* op,
-                                                              PendingBlobs* new_keys,
-                                                              DistinctKeys* seen, Tally* tally) {
-  bool enters = op->context.new_keys != NewKeys::kDrop;
-  uint32_t times = 1;
-  if (seen != nullptr) {
-    // One that was seen in this call before, and is not there, was not let in.
-    enters = false;
-    if (seen->Add(static_cast<uint32_t>(i))) {
-      TFRA_RETURN_IF_ERROR(Enters(words, i, op->context, &enters, &times));
-    }
-  }
-  if (enters) return InsertRow(words, i, hash, shard, times, op, new_keys, tally);
-  // What Accumulate leaves alone it has always ignored.
-  ++(std::is_same_v<Op, AccumulateOp> ? tally->ignored : tally->refused);
-  return Status::Ok();
-}
-
-template <typename Keys>
-template <typename Op>
-[[gnu::always_inline]] inline Status TableOf<Keys>::InsertRow(const Words& words, size_t i,
-                                                              uint64_t hash, Shard* shard,
-                                                              uint32_t seen, Op* op,
-                                                              PendingBlobs* new_keys,
-                                                              Tally* tally) {
-  // Both were done before, unless other threads removed the key since or took the room.
-  if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
-  TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
-  uint32_t number = 0;
-  TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
-  EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
-    op->Fill(i, words[i], row);
-    if constexpr (Keys::kStrings) {
-      Blob* key = new_keys->Take(i);
-      tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
-      StoreBlob(row + layout_.key_offset, key);
-    }
-  });
-  shard->Insert(words[i], hash, number, {kNoScore, FreshMetadata(*op, i, seen)});
-  NoteEntered(words, i);
-  ++tally->inserts;
-  return Status::Ok();
 }
 
 #define TFRA_INSTANTIATE(Keys, Op)                                                              \

@@ -129,7 +129,7 @@ class Model {
         CHECK_OK(table_->Shrink());
         break;
       case 2:
-        CHECK_OK(table_->Reserve(Pick(2000)));
+        CHECK_OK(table_->Reserve(Pick(20000)));
         break;
     }
   }

@@ -13,7 +13,8 @@ namespace {
 // A table of rows whose elements all say the same number, large enough that rows are streamed.
 class LargeTable {
  public:
-  LargeTable(size_t dim, RuleKind rule) : dim_(dim) {
+  LargeTable(size_t dim, RuleKind rule)
+      : dim_(dim), initial_slot_(rule == RuleKind::kAdagrad ? 0.1f : 0.0f) {
     TableOptions options =
         OptionsOf(KeyType::kInt64, ValueType::kFloat32, static_cast<int64_t>(dim));
     options.rule.kind = rule;
@@ -61,13 +62,15 @@ class LargeTable {
         const float* row = values.data() + i * dim_;
         wrong += std::count(row, row + dim_, written_[begin + i]) != static_cast<ptrdiff_t>(dim_);
       }
-      CHECK_EQ(std::count(slots.begin(), slots.end(), 0.0f), static_cast<ptrdiff_t>(slots.size()));
+      CHECK_EQ(std::count(slots.begin(), slots.end(), initial_slot_),
+               static_cast<ptrdiff_t>(slots.size()));
     }
     CHECK_EQ(wrong, 0u);
   }
 
  private:
   size_t dim_;
+  float initial_slot_;
   std::unique_ptr<Table> table_;
   std::vector<float> written_;  // By number, below 2^24; 0: never.
   float last_ = 0;
@@ -92,7 +95,8 @@ std::vector<int64_t> RandomKeys(size_t n, size_t end, size_t hot, std::mt19937_6
 TEST(StreamedRowsAreThoseOfAModel) {
   std::mt19937_64 random(7);
   for (const auto& [dim, rule] : {std::pair(16, RuleKind::kSgd), std::pair(32, RuleKind::kSgd),
-                                  std::pair(64, RuleKind::kAdam), std::pair(112, RuleKind::kSgd)}) {
+                                  std::pair(64, RuleKind::kAdam), std::pair(112, RuleKind::kSgd),
+                                  std::pair(32, RuleKind::kAdagrad)}) {
     LargeTable large(static_cast<size_t>(dim), rule);
     // Distinct keys; many equal ones; some new; few at all.
     large.Write(RandomKeys(100'000, large.size(), 0, &random));
@@ -100,6 +104,12 @@ TEST(StreamedRowsAreThoseOfAModel) {
       large.Write(RandomKeys(50'000, large.size(), hot, &random));
     }
     large.Write(RandomKeys(20'000, large.size() + 5'000, 100, &random));
+    // Nearly all new, some of them twice.
+    std::vector<int64_t> fresh;
+    for (size_t i = 0; i < 30'000; ++i) {
+      fresh.push_back(LargeTable::KeyOf(large.size() + (i % 11 == 0 ? i / 2 : i)));
+    }
+    large.Write(fresh);
     for (const size_t n : {0, 1, 7, 300, 2500, 2600, 3001, 9000}) {
       large.Write(RandomKeys(n, large.size(), 0, &random));
       large.Write(RandomKeys(n, large.size(), 3, &random));

@@ -1,0 +1,219 @@
+// Entering new keys.
+//
+// They are taken through three loops, a block at a time: one fills rows, one names them in the
+// index, where keys have room in their homes, which is where most go, and one looks for those keys
+// that have not, and enters them further on. What is left then, as keys that came before, is
+// written key by key.
+#pragma once
+
+#include <algorithm>
+
+#include "table_stream.h"
+
+namespace tfra {
+
+// Prefetches the metadata of the entries of a key's home.
+[[gnu::always_inline]] inline void FetchMetadata(const BucketArray& array, uint64_t hash) {
+  __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
+}
+
+// Whether rows may be filled before their keys are looked for: Fill does nothing but write the row,
+// and whether a key is to be inserted is the same for all.
+template <typename Keys, typename Op>
+inline constexpr bool kFillsAhead =
+    !Keys::kStrings && !std::is_same_v<Op, AccumulateOp> && !requires(Op op) { op.stored_bytes; };
+
+template <typename Keys>
+template <bool kStreamed, typename Op>
+size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, size_t count, Op* op,
+                                    uint32_t* rest, Tally* tally) {
+  constexpr uint32_t kNone = UINT32_MAX;
+  BucketArray arrays[kShards];
+  for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
+  const RowArena::Map rows = arena_.map();
+  // The loops' own, which nothing else refers to, so that it can be kept in registers.
+  std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op;
+  const bool metadata = hot_op.context.metadata;
+  uint64_t hashes[kBlockKeys];
+  uint32_t numbers[kBlockKeys];  // Of rows, or kNone.
+  uint32_t strays[kBlockKeys];
+  size_t left = 0, away = 0;
+  // A shard with less room takes no more keys: of equal ones the first must not be left alone.
+  uint64_t room = std::min(kBlockKeys, count);
+
+  const auto fetch = [&](size_t k) TFRA_INLINE { hot_op.Fetch(keys[k]); };
+  const auto fill = [&](size_t k) TFRA_INLINE {
+    const size_t i = keys[k], r = k % kBlockKeys;
+    hashes[r] = Keys::Hash(words[i]);
+    Shard& shard = ShardFor(hashes[r]);
+    numbers[r] = kNone;
+    if (shard.size() + room > shard.limit()) [[unlikely]]
+      return;
+    if (!shard.TakeRow<!kStreamed>(&numbers[r]).ok()) [[unlikely]] {
+      room = kMaxKeys;
+      return;
+    }
+    std::byte* const to = rows.At(numbers[r]);
+    if constexpr (kStreamed) {
+      StreamBytes(to, hot_op.values + i * hot_op.value_bytes(), hot_op.value_bytes());
+      hot_op.context.InitSlots(to);
+    } else {
+      EditRow(to, layout_.stride,
+              [&](std::byte* row) TFRA_INLINE { hot_op.Fill(i, words[i], row); });
+    }
+  };
+  const auto locate = [&](size_t k) TFRA_INLINE {
+    const uint64_t hash = hashes[k % kBlockKeys];
+    const BucketArray& array = arrays[ShardOf(hash)];
+    __builtin_prefetch(array.Home(hash), 1);
+    if (metadata) FetchMetadata(array, hash);
+  };
+  const auto data = [&](size_t i) TFRA_INLINE {
+    return EntryData{kNoScore, metadata ? FreshMetadata(hot_op, i, 1) : RowMetadata{}};
+  };
+  const auto enter = [&](size_t k) TFRA_INLINE {
+    const size_t i = keys[k], r = k % kBlockKeys;
+    const BucketArray& array = arrays[ShardOf(hashes[r])];
+    Shard& shard = ShardFor(hashes[r]);
+    Bucket* const home = array.Home(hashes[r]);
+    const uint32_t state = home->state.load(std::memory_order_relaxed);
+    const bool decided = !(state & Bucket::kOverflow) && (state & Bucket::kUsed) != Bucket::kUsed;
+    if (numbers[r] == kNone) [[unlikely]] {
+      rest[left++] = static_cast<uint32_t>(i);
+    } else if (!decided || home->Match(words[i], state) != 0) [[unlikely]] {
+      // As all equal keys that follow.
+      strays[away++] = static_cast<uint32_t>(k);
+    } else {
+      shard.InsertAt(array, home, state, words[i], numbers[r], data(i));
+    }
+  };
+  const auto fetch_next = [&](size_t s) TFRA_INLINE {
+    const uint64_t hash = hashes[strays[s] % kBlockKeys];
+    __builtin_prefetch(arrays[ShardOf(hash)].Home(hash) + 1, 1);
+  };
+  const auto enter_stray = [&](size_t s) TFRA_INLINE {
+    const size_t i = keys[strays[s]], r = strays[s] % kBlockKeys;
+    Shard& shard = ShardFor(hashes[r]);
+    if (FindEntry(shard, words, i)) {
+      shard.GiveRow(numbers[r]);
+      rest[left++] = static_cast<uint32_t>(i);
+    } else {
+      shard.Insert(words[i], hashes[r], numbers[r], data(i));
+    }
+  };
+  for (size_t begin = 0; begin < count; begin += kBlockKeys) {
+    const size_t end = std::min(begin + kBlockKeys, count);
+    FetchAhead<kUseAhead>(begin, end, fetch, fill);
+    if constexpr (kStreamed) StreamFence();
+    away = 0;
+    FetchAhead<kFindAhead>(begin, end, locate, enter);
+    FetchAhead<kFindAhead>(0, away, fetch_next, enter_stray);
+  }
+  tally->inserts += count - left;
+  return left;
+}
+
+template <typename Keys>
+template <typename Op>
+Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing, size_t count,
+                                    Op* op, PendingBlobs* new_keys, DistinctKeys* seen,
+                                    Tally* tally) {
+  uint32_t rest[kKeysPerLock];
+  if constexpr (kFillsAhead<Keys, Op>) {
+    // Rows of a file, and keys that have to be let in, need more.
+    if (count > 0 && op->Inserts(missing[0]) && op->context.new_keys != NewKeys::kDrop &&
+        admission_ == nullptr && tiers_ == nullptr) {
+      bool streamed = false;
+      if constexpr (kReplacesRows<Keys, Op>) streamed = StreamsRows(*op);
+      count = streamed
+                  ? InsertMissing<kReplacesRows<Keys, Op>>(words, missing, count, op, rest, tally)
+                  : InsertMissing<false>(words, missing, count, op, rest, tally);
+      missing = rest;
+    }
+  }
+  constexpr size_t kToHome = 24, kToNext = 8;
+  const auto home_of = [&](size_t k) TFRA_INLINE {
+    const uint64_t hash = Keys::Hash(words[missing[k]]);
+    return ShardFor(hash).array()->Home(hash);
+  };
+  const bool metadata = op->context.metadata;
+  const auto fetch = [&](size_t k) TFRA_INLINE {
+    const uint64_t hash = Keys::Hash(words[missing[k]]);
+    const BucketArray& array = *ShardFor(hash).array();
+    __builtin_prefetch(array.Home(hash), 1);
+    if (metadata) FetchMetadata(array, hash);
+    op->Fetch(missing[k]);
+  };
+  for (size_t k = 0; k < std::min(kToHome, count); ++k) fetch(k);
+  for (size_t k = 0; k < count; ++k) {
+    if (k + kToHome < count) fetch(k + kToHome);
+    // A key whose home is full goes to the next bucket.
+    if (k + kToNext < count) {
+      const Bucket* home = home_of(k + kToNext);
+      if (home->used() == Bucket::kUsed) __builtin_prefetch(home + 1, 1);
+    }
+    const size_t i = missing[k];
+    const uint64_t hash = Keys::Hash(words[i]);
+    Shard& shard = ShardFor(hash);
+    // An equal key may have come since.
+    if (const auto entry = FindEntry(shard, words, i)) {
+      std::byte* row;
+      TFRA_RETURN_IF_ERROR(RowToWrite(&shard, entry, Op::kChangesRows, &row));
+      UpdateRow(shard.array(), i, entry, row, op, tally);
+    } else if (!op->Inserts(i)) {
+      ++tally->ignored;
+    } else {
+      TFRA_RETURN_IF_ERROR(InsertKey(words, i, hash, &shard, op, new_keys, seen, tally));
+    }
+  }
+  return Status::Ok();
+}
+
+template <typename Keys>
+template <typename Op>
+[[gnu::always_inline]] inline Status TableOf<Keys>::InsertKey(const Words& words, size_t i,
+                                                              uint64_t hash, Shard* shard, Op* op,
+                                                              PendingBlobs* new_keys,
+                                                              DistinctKeys* seen, Tally* tally) {
+  bool enters = op->context.new_keys != NewKeys::kDrop;
+  uint32_t times = 1;
+  if (seen != nullptr) {
+    // One that was seen in this call before, and is not there, was not let in.
+    enters = false;
+    if (seen->Add(static_cast<uint32_t>(i))) {
+      TFRA_RETURN_IF_ERROR(Enters(words, i, op->context, &enters, &times));
+    }
+  }
+  if (enters) return InsertRow(words, i, hash, shard, times, op, new_keys, tally);
+  // What Accumulate leaves alone it has always ignored.
+  ++(std::is_same_v<Op, AccumulateOp> ? tally->ignored : tally->refused);
+  return Status::Ok();
+}
+
+template <typename Keys>
+template <typename Op>
+[[gnu::always_inline]] inline Status TableOf<Keys>::InsertRow(const Words& words, size_t i,
+                                                              uint64_t hash, Shard* shard,
+                                                              uint32_t seen, Op* op,
+                                                              PendingBlobs* new_keys,
+                                                              Tally* tally) {
+  // Both were done before, unless other threads removed the key since or took the room.
+  if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
+  TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
+  uint32_t number = 0;
+  TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
+  EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {
+    op->Fill(i, words[i], row);
+    if constexpr (Keys::kStrings) {
+      Blob* key = new_keys->Take(i);
+      tally->string_bytes += static_cast<int64_t>(key->allocated_bytes());
+      StoreBlob(row + layout_.key_offset, key);
+    }
+  });
+  shard->Insert(words[i], hash, number, {kNoScore, FreshMetadata(*op, i, seen)});
+  NoteEntered(words, i);
+  ++tally->inserts;
+  return Status::Ok();
+}
+
+}  // namespace tfra
