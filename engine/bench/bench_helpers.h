@@ -4,16 +4,20 @@
 
 #include <unistd.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <thread>
+#include <vector>
 
 #include "hash.h"
 #include "pages.h"
 #include "tfra/status.h"
+#include "tfra/thread_pool.h"
 
 namespace tfra::bench {
 
@@ -34,11 +38,22 @@ inline uint64_t ResidentBytes() {
 }
 
 // Lets the kernel have so much memory that can be used at once. Where a hypervisor takes free
-// memory back, getting it again takes many times what the kernel and the table do with it.
+// memory back, getting it again takes many times what the kernel and the table do with it. Done by
+// as many threads as the table has, at the same time: each CPU has pages of its own.
 inline void ProvideMemory(size_t bytes) {
-  std::byte* pages = AllocatePages(bytes);
-  PopulatePages(pages, bytes);
-  FreePages(pages, bytes);
+  const int threads = NumThreads();
+  std::barrier together(threads);
+  std::vector<std::jthread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&] {
+      const size_t share = bytes / static_cast<size_t>(threads);
+      std::byte* pages = AllocatePages(share);
+      together.arrive_and_wait();
+      PopulatePages(pages, share);
+      together.arrive_and_wait();
+      FreePages(pages, share);
+    });
+  }
 }
 
 // Ends the run if a result is wrong.
