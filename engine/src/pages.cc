@@ -1,5 +1,6 @@
 #include "pages.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -7,13 +8,34 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "page_pool.h"
 #include "sync.h"
 
 namespace tfra {
 namespace {
 
 // Below this the allocator of the C library wastes less than whole pages would.
-constexpr size_t kSmallBlock = size_t{64} << 10;
+constexpr size_t kSmallBlock = PagePool::kSmallest;
+
+// Sanitizers see better what is used too long if every block is mapped.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kPools = false;
+#else
+constexpr bool kPools = true;
+#endif
+
+bool MayBePooled(size_t bytes) {
+  return kPools && bytes >= kSmallBlock && bytes < PagePool::kLimit;
+}
+
+// Never destroyed: tables may be, after it would be.
+PagePool& Pool() {
+  static PagePool* const pool = [] {
+    pthread_atfork([] { Pool().Lock(); }, [] { Pool().Unlock(); }, [] { Pool().Unlock(); });
+    return new PagePool();
+  }();
+  return *pool;
+}
 
 std::atomic<int64_t> successes_left{-1};
 
@@ -44,7 +66,22 @@ std::byte* MapAligned(size_t bytes) {
   return raw + head;
 }
 
+// A hint: where huge pages are off memory works as before, only slower.
+void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  (void)madvise(pages, bytes, MADV_HUGEPAGE);
+#endif
+}
+
 }  // namespace
+
+std::byte* MapHugePages(size_t bytes) {
+  std::byte* pages = MapAligned(bytes);
+  if (pages != nullptr) AskForHugePages(pages, bytes);
+  return pages;
+}
+
+void UnmapPages(std::byte* pages, size_t bytes) { munmap(pages, bytes); }
 
 void FailAllocationsForTesting(int64_t successes) { successes_left = successes; }
 
@@ -56,7 +93,7 @@ bool AllocationFailsForTesting() {
   return left == 0;
 }
 
-std::byte* AllocatePages(size_t bytes, [[maybe_unused]] size_t huge_from) {
+std::byte* AllocatePages(size_t bytes, size_t huge_from) {
   // A size that wrapped around, or that no address space holds.
   if (bytes > (size_t{1} << 46) || AllocationFailsForTesting()) return nullptr;
   if (bytes < kSmallBlock) {
@@ -65,14 +102,10 @@ std::byte* AllocatePages(size_t bytes, [[maybe_unused]] size_t huge_from) {
     if (block != nullptr) std::memset(block, 0, rounded);
     return static_cast<std::byte*>(block);
   }
+  if (MayBePooled(bytes) && huge_from == 0) return Pool().Allocate(bytes);
   if (bytes < kHugePage) return Map(bytes);
   std::byte* pages = MapAligned(bytes);
-#ifdef MADV_HUGEPAGE
-  if (pages != nullptr && huge_from < bytes) {
-    // A hint: where huge pages are off the table works as before, only slower.
-    (void)madvise(pages + huge_from, bytes - huge_from, MADV_HUGEPAGE);
-  }
-#endif
+  if (pages != nullptr && huge_from < bytes) AskForHugePages(pages + huge_from, bytes - huge_from);
   return pages;
 }
 
@@ -85,8 +118,8 @@ void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t by
 void FreePages(std::byte* pages, size_t bytes) {
   if (bytes < kSmallBlock) {
     std::free(pages);
-  } else if (pages != nullptr) {
-    munmap(pages, bytes);
+  } else if (pages != nullptr && !(MayBePooled(bytes) && Pool().Free(pages, bytes))) {
+    UnmapPages(pages, bytes);
   }
 }
 
