@@ -211,8 +211,8 @@ class Shard {
   // Makes room for `keys` keys in all. May be called at any size; never shrinks.
   Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Replace(BucketsFor(keys)); }
 
-  // Rows are taken from the arena so many at a time.
-  static constexpr uint32_t kRowBlock = 64;
+  // Rows are taken from the arena so many at a time, at most. Small tables take fewer.
+  static constexpr uint32_t kRowBlock = 256;
 
   // Takes a row that nobody uses. kFetch: it will be written in the caches.
   template <bool kFetch = true>
