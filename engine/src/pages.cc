@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -111,7 +112,13 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
 
 void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
-  if (bytes >= kSmallBlock) (void)madvise(pages, RoundUp(bytes, PageSize()), MADV_POPULATE_WRITE);
+  if (bytes < kSmallBlock) return;
+  // In steps: while memory comes no thread of the process can map or unmap any.
+  constexpr size_t kStep = 2 * kHugePage;
+  for (size_t done = 0; done < bytes; done += kStep) {
+    const size_t step = std::min(kStep, RoundUp(bytes - done, PageSize()));
+    (void)madvise(pages + done, step, MADV_POPULATE_WRITE);
+  }
 #endif
 }
 
