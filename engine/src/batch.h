@@ -63,32 +63,38 @@ void ForEachPart(size_t n, Body&& body) {
 
 // Searching a batch takes it through two loops, a block of keys at a time: one finds where keys
 // are, the other uses what is there. Each fetches what it needs some keys ahead, and nothing else:
-// CPUs have room for some twenty cache misses under way, and drop prefetches beyond those
-// (docs/engine-experiments.md).
+// CPUs have room for some twenty to fifty cache misses under way, and may drop prefetches beyond
+// those (docs/engine-experiments.md).
 inline constexpr size_t kBlockKeys = 512;
-inline constexpr size_t kFindAhead = 24;
-inline constexpr size_t kUseAhead = 24;
+inline constexpr size_t kFindAhead = 96;
 
-// Calls use(i) for [begin, end), and fetch(i) for the same keys, kAhead before.
-template <size_t kAhead, typename Fetch, typename Use>
-[[gnu::always_inline]] inline void FetchAhead(size_t begin, size_t end, Fetch&& fetch, Use&& use) {
-  const size_t started = std::min(begin + kAhead, end);
+// How many keys ahead so many bytes each are fetched: what is under way must stay in the caches.
+[[gnu::always_inline]] inline size_t UseAhead(size_t bytes) {
+  constexpr size_t kBytesAhead = 12 << 10;
+  return std::clamp<size_t>(kBytesAhead / std::max<size_t>(bytes, 1), 16, kFindAhead);
+}
+
+// Calls use(i) for [begin, end), and fetch(i) for the same keys, so many before.
+template <typename Fetch, typename Use>
+[[gnu::always_inline]] inline void FetchAhead(size_t ahead, size_t begin, size_t end, Fetch&& fetch,
+                                              Use&& use) {
+  const size_t started = std::min(begin + ahead, end);
   for (size_t i = begin; i < started; ++i) fetch(i);
   for (size_t i = begin; i < end; ++i) {
-    if (i + kAhead < end) fetch(i + kAhead);
+    if (i + ahead < end) fetch(i + ahead);
     use(i);
   }
 }
 
-// Runs both loops over [0, n): locate(i) prefetches what find(i) reads, fetch(i) what use(i) does.
-// What they know of key i is kept at i % kBlockKeys.
+// Runs both loops over [0, n): locate(i) prefetches what find(i) reads, fetch(i) what use(i) does,
+// so many keys ahead. What they know of key i is kept at i % kBlockKeys.
 template <typename Locate, typename Find, typename Fetch, typename Use>
-[[gnu::always_inline]] inline void FindThenUse(size_t n, Locate&& locate, Find&& find,
-                                               Fetch&& fetch, Use&& use) {
+[[gnu::always_inline]] inline void FindThenUse(size_t n, size_t use_ahead, Locate&& locate,
+                                               Find&& find, Fetch&& fetch, Use&& use) {
   for (size_t begin = 0; begin < n; begin += kBlockKeys) {
     const size_t end = std::min(begin + kBlockKeys, n);
-    FetchAhead<kFindAhead>(begin, end, locate, find);
-    FetchAhead<kUseAhead>(begin, end, fetch, use);
+    FetchAhead(kFindAhead, begin, end, locate, find);
+    FetchAhead(use_ahead, begin, end, fetch, use);
   }
 }
 

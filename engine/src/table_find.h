@@ -70,9 +70,10 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
   const RowArena::Map rows = arena_.map();
   RowTiers* const tiers = tiers_.get();
   const size_t key_offset = layout_.key_offset;
+  const size_t ahead = UseAhead(row_bytes);
   size_t left = 0;
   FindThenUse(
-      n,
+      n, ahead,
       [&](size_t i) TFRA_INLINE {
         const uint64_t hash = Keys::Hash(words[number(i)]);
         const BucketArray& array = arrays[ShardOf(hash)];
@@ -126,8 +127,8 @@ template <Access kAccess, bool kLater, typename Number, typename Fetch, typename
         }
         if constexpr (Keys::kStrings) {
           // The row of a later key has arrived: fetch the bytes of its key, to be compared.
-          const size_t later = r + kUseAhead / 2;
-          if (later < kBlockKeys && i + kUseAhead / 2 < n && row[later] != nullptr) {
+          const size_t later = r + ahead / 2;
+          if (later < kBlockKeys && i + ahead / 2 < n && row[later] != nullptr) {
             __builtin_prefetch(LoadBlob(row[later] + key_offset));
           }
         }

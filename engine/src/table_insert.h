@@ -17,6 +17,9 @@ namespace tfra {
   __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
 }
 
+// What callers give is read in the order of the batch, more or less.
+inline constexpr size_t kFillAhead = 24;
+
 // Whether rows may be filled before their keys are looked for: Fill does nothing but write the row,
 // and whether a key is to be inserted is the same for all.
 template <typename Keys, typename Op>
@@ -103,11 +106,11 @@ size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, si
   };
   for (size_t begin = 0; begin < count; begin += kBlockKeys) {
     const size_t end = std::min(begin + kBlockKeys, count);
-    FetchAhead<kUseAhead>(begin, end, fetch, fill);
+    FetchAhead(kFillAhead, begin, end, fetch, fill);
     if constexpr (kStreamed) StreamFence();
     away = 0;
-    FetchAhead<kFindAhead>(begin, end, locate, enter);
-    FetchAhead<kFindAhead>(0, away, fetch_next, enter_stray);
+    FetchAhead(kFindAhead, begin, end, locate, enter);
+    FetchAhead(kFindAhead, 0, away, fetch_next, enter_stray);
   }
   tally->inserts += count - left;
   return left;

@@ -80,9 +80,9 @@ size_t TableOf<Keys>::StreamKeys(const Words& words, const uint32_t* order, size
   for (size_t begin = 0; begin < count && again <= kMostRepeated; begin = end) {
     end = std::min(begin + kBlockKeys, count);
     again = 0;
-    FetchAhead<kFindAhead>(begin, end, locate, mark);
+    FetchAhead(kFindAhead, begin, end, locate, mark);
     StreamFence();
-    FetchAhead<kUseAhead>(begin, end, fetch, stream);
+    FetchAhead(UseAhead(op.value_bytes()), begin, end, fetch, stream);
     StreamFence();
     for (size_t i = begin; i < end; ++i) {
       const size_t r = i % kBlockKeys;
