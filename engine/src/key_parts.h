@@ -51,6 +51,14 @@ class KeyParts {
   static size_t PartOf(uint32_t shard, size_t parts) { return shard * parts / kShards; }
   void ExtractDuplicates(const Words& words, size_t part, uint32_t* next);
 
+  struct PartPlaces {
+    std::array<uint8_t, kShards> part_of;
+    std::array<uint32_t*, kShards> next;  // Where the next key of a part goes.
+  };
+  // Writes the numbers [begin, end) of keys of these shards to their parts.
+  static void DealKeys(const uint8_t* shard_of, size_t begin, size_t end, size_t parts,
+                       PartPlaces* places);
+
   std::unique_ptr<uint32_t[]> order_;  // Key numbers, by chunk and within a chunk by part.
   std::vector<Segment> segments_;      // By part and within a part by chunk.
   std::vector<ShardSet> shards_;
@@ -100,20 +108,18 @@ KeyParts KeyParts::Split(const Words& words) {
       shard_of[i - begin] = static_cast<uint8_t>(shard);
       ++count[shard];
     }
-    std::array<uint32_t*, kShards> next;      // Where the next key of a part goes.
-    std::array<uint32_t**, kShards> next_of;  // And of a shard.
+    PartPlaces places;
     uint32_t* place = result.order_.get() + begin;
     for (uint32_t s = 0, part = 0; part < parts; ++part) {
-      next[part] = place;
+      places.next[part] = place;
       for (; s < kShards && PartOf(s, parts) == part; ++s) {
-        next_of[s] = &next[part];
+        places.part_of[s] = static_cast<uint8_t>(part);
         place += count[s];
       }
-      result.segments(part)[chunk] = {next[part], static_cast<size_t>(place - next[part])};
+      const size_t keys = static_cast<size_t>(place - places.next[part]);
+      result.segments(part)[chunk] = {places.next[part], keys};
     }
-    for (size_t i = begin; i < end; ++i) {
-      *(*next_of[shard_of[i - begin]])++ = static_cast<uint32_t>(i);
-    }
+    DealKeys(shard_of.get(), begin, end, parts, &places);
     counts[chunk] = count;
   });
   for (uint32_t s = 0; s < kShards; ++s) {
