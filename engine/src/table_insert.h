@@ -92,7 +92,9 @@ size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, si
   };
   const auto fetch_next = [&](size_t s) TFRA_INLINE {
     const uint64_t hash = hashes[strays[s] % kBlockKeys];
-    __builtin_prefetch(arrays[ShardOf(hash)].Home(hash) + 1, 1);
+    Bucket* const home = arrays[ShardOf(hash)].Home(hash);
+    __builtin_prefetch(home + SearchPath::Offset(1), 1);
+    __builtin_prefetch(home + SearchPath::Offset(2), 1);
   };
   const auto enter_stray = [&](size_t s) TFRA_INLINE {
     const size_t i = keys[strays[s]], r = strays[s] % kBlockKeys;
