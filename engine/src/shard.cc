@@ -154,7 +154,7 @@ Status Shard::TakeBlock() {
   } catch (const std::bad_alloc&) {
     return Status::OutOfMemory("out of memory for the list of free rows");
   }
-  const uint32_t count = std::clamp(arena_->rows() / 1024, kRowBlock / 4, kRowBlock);
+  const uint32_t count = std::clamp(arena_->rows() / 2048, kRowBlock / 16, kRowBlock);
   uint32_t first;
   TFRA_RETURN_IF_ERROR(arena_->Allocate(count, &first));
   for (uint32_t i = count; i-- > 0;) free_rows_.push_back(first + i);

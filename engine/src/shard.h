@@ -212,7 +212,7 @@ class Shard {
   Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Replace(BucketsFor(keys)); }
 
   // Rows are taken from the arena so many at a time, at most. Small tables take fewer.
-  static constexpr uint32_t kRowBlock = 256;
+  static constexpr uint32_t kRowBlock = 1024;
 
   // Takes a row that nobody uses. kFetch: it will be written in the caches.
   template <bool kFetch = true>

@@ -155,15 +155,21 @@ class TableOf : public TableBase {
   template <typename Op>
   Status PrepareInserts(const Words& words, const KeyParts& parts, const Op& op,
                         PendingBlobs* new_keys);
-  // The keys of a part that are in one of `shards` and that the Op would insert; perhaps some more,
-  // where nearly all are new and are not strings.
+  // Whether the Op would insert nearly all keys of a part that are in one of `shards`. Judges by a
+  // sample.
+  template <typename Op>
+  bool NearlyAllMissing(const Words& words, const KeyParts& parts, size_t part, ShardSet shards,
+                        const Op& op) const;
+  // The keys of a part that are in one of `shards` and that the Op would insert; with `all` also
+  // those that are in the table.
   template <typename Op>
   std::vector<uint32_t> MissingKeys(const Words& words, const KeyParts& parts, size_t part,
-                                    ShardSet shards, const Op& op) const;
-  // Judges by a sample. REQUIRES: inside an EpochGuard.
-  bool NearlyAllMissing(const Words& words, const std::vector<uint32_t>& keys) const;
-  // Grows those of `shards` that have no room for the `missing` keys.
+                                    ShardSet shards, const Op& op, bool all) const;
+  // Grows those of `shards` that have no room for so many keys more, or for the `missing` keys.
+  Status MakeRoom(ShardSet shards, const std::array<uint64_t, kShards>& more);
   Status MakeRoom(const Words& words, ShardSet shards, const std::vector<uint32_t>& missing);
+  // Those of `shards` that so many keys more, if all are different, make grow by more than a step.
+  ShardSet GrowingMuch(ShardSet shards, const std::array<uint64_t, kShards>& more) const;
   // What a writing call is to say about a bounded table.
   struct Report {
     ExportBatch* evicted = nullptr;  // Or null.

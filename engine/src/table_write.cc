@@ -38,23 +38,56 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, 
   if (tight == 0 && !Keys::kStrings) return Status::Ok();
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
+    const ShardSet shards = parts.shards(part) & tight;
+    const bool all = !Keys::kStrings && NearlyAllMissing(words, parts, part, shards, op);
+    if (all && GrowingMuch(shards, parts.shard_keys()) == 0) {
+      statuses[part] = MakeRoom(shards, parts.shard_keys());
+      return;
+    }
     std::vector<uint32_t> missing =
-        MissingKeys(words, parts, part, Keys::kStrings ? kAllShards : tight, op);
+        MissingKeys(words, parts, part, Keys::kStrings ? kAllShards : tight, op, all);
     if constexpr (Keys::kStrings) {
       for (const uint32_t i : missing) {
         statuses[part] = new_keys->Make(i, words.bytes(i), "key");
         if (!statuses[part].ok()) return;
       }
     }
-    statuses[part] = MakeRoom(words, parts.shards(part) & tight, missing);
+    statuses[part] = MakeRoom(words, shards, missing);
   });
   return FirstError(statuses);
 }
 
 template <typename Keys>
 template <typename Op>
+bool TableOf<Keys>::NearlyAllMissing(const Words& words, const KeyParts& parts, size_t part,
+                                     ShardSet shards, const Op& op) const {
+  constexpr size_t kSample = 64;
+  if (shards == 0 || op.context.new_keys == NewKeys::kDrop) return false;
+  uint64_t keys = 0;
+  for (ShardSet rest = shards; rest != 0; rest &= rest - 1) {
+    keys += parts.shard_keys()[static_cast<size_t>(__builtin_ctzll(rest))];
+  }
+  const uint64_t step = keys / kSample;
+  if (step < 8) return false;
+  EpochGuard guard;
+  uint64_t looked_at = 0, missing = 0, next = 0, place = 0;
+  parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
+    for (; next < place + count; next += step) {
+      const uint32_t i = order[next - place];
+      if (!(shards >> ShardOf(Keys::Hash(words[i])) & 1)) continue;
+      ++looked_at;
+      missing += op.Inserts(i) && !ContainsOne(words[i], words.bytes(i));
+    }
+    place += count;
+  });
+  return looked_at >= kSample / 2 && 8 * missing >= 7 * looked_at;
+}
+
+template <typename Keys>
+template <typename Op>
 std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyParts& parts,
-                                                 size_t part, ShardSet shards, const Op& op) const {
+                                                 size_t part, ShardSet shards, const Op& op,
+                                                 bool all) const {
   std::vector<uint32_t> keys;
   if ((parts.shards(part) & shards) == 0 || op.context.new_keys == NewKeys::kDrop) return keys;
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
@@ -63,8 +96,8 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
       if (shards >> ShardOf(Keys::Hash(words[i])) & 1 && op.Inserts(i)) keys.push_back(i);
     }
   });
+  if (all) return keys;
   EpochGuard guard;
-  if (!Keys::kStrings && NearlyAllMissing(words, keys)) return keys;
   size_t missing = 0;
   const auto late = [&](size_t i) {
     if (!ContainsOne(words[i], words.bytes(i))) keys[missing++] = static_cast<uint32_t>(i);
@@ -86,43 +119,41 @@ std::vector<uint32_t> TableOf<Keys>::MissingKeys(const Words& words, const KeyPa
 }
 
 template <typename Keys>
-bool TableOf<Keys>::NearlyAllMissing(const Words& words, const std::vector<uint32_t>& keys) const {
-  constexpr size_t kSample = 64;
-  if (keys.size() < 8 * kSample) return false;
-  size_t found = 0;
-  for (size_t k = 0; k < kSample; ++k) {
-    const uint32_t i = keys[k * keys.size() / kSample];
-    found += ContainsOne(words[i], words.bytes(i));
-    if (found > kSample / 8) return false;
+ShardSet TableOf<Keys>::GrowingMuch(ShardSet shards,
+                                    const std::array<uint64_t, kShards>& more) const {
+  ShardSet growing = 0;
+  for (; shards != 0; shards &= shards - 1) {
+    const auto s = static_cast<uint32_t>(__builtin_ctzll(shards));
+    if (IndexedKeys(s, more[s]) > shards_[s].limit() * 3 / 2) growing |= ShardSet{1} << s;
   }
-  return true;
+  return growing;
 }
 
 template <typename Keys>
 Status TableOf<Keys>::MakeRoom(const Words& words, ShardSet shards,
                                const std::vector<uint32_t>& missing) {
-  std::array<uint64_t, kShards> extra{};
-  for (const uint32_t i : missing) ++extra[ShardOf(Keys::Hash(words[i]))];
+  std::array<uint64_t, kShards> more{};
+  for (const uint32_t i : missing) ++more[ShardOf(Keys::Hash(words[i]))];
   // Growing by one step is cheap, also if it turns out that many of the keys are the same.
-  ShardSet to_count = 0;
-  for (uint32_t s = 0; s < kShards; ++s) {
-    if (IndexedKeys(s, extra[s]) > shards_[s].limit() * 3 / 2) to_count |= ShardSet{1} << s;
-  }
-  if ((to_count & shards) != 0) {
-    for (uint32_t s = 0; s < kShards; ++s) {
-      if (to_count >> s & 1) extra[s] = 0;
-    }
+  const ShardSet to_count = GrowingMuch(shards, more);
+  if (to_count != 0) {
+    for (ShardSet rest = to_count; rest != 0; rest &= rest - 1) more[__builtin_ctzll(rest)] = 0;
     DistinctKeys distinct(words, missing.size());
     for (const uint32_t i : missing) {
       const uint32_t s = ShardOf(Keys::Hash(words[i]));
-      if (to_count >> s & 1) extra[s] += distinct.Add(i);
+      if (to_count >> s & 1) more[s] += distinct.Add(i);
     }
   }
+  return MakeRoom(shards, more);
+}
+
+template <typename Keys>
+Status TableOf<Keys>::MakeRoom(ShardSet shards, const std::array<uint64_t, kShards>& more) {
   for (; shards != 0; shards &= shards - 1) {
-    const int s = __builtin_ctzll(shards);
-    if (extra[s] == 0) continue;
+    const auto s = static_cast<uint32_t>(__builtin_ctzll(shards));
+    if (more[s] == 0) continue;
     std::lock_guard lock(shards_[s].mutex());
-    TFRA_RETURN_IF_ERROR(shards_[s].Grow(IndexedKeys(static_cast<uint32_t>(s), extra[s])));
+    TFRA_RETURN_IF_ERROR(shards_[s].Grow(IndexedKeys(s, more[s])));
   }
   return Status::Ok();
 }
