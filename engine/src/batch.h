@@ -8,7 +8,7 @@
 
 #include "tfra/thread_pool.h"
 
-// For the stages of a loop: a closure that is not inlined keeps everything it uses in memory.
+// For what a loop calls: a closure that is not inlined keeps everything it uses in memory.
 #define TFRA_INLINE __attribute__((always_inline))
 
 namespace tfra {

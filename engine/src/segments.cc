@@ -13,7 +13,7 @@
 namespace tfra {
 namespace {
 
-// Rows are kept so long as they are in a near cache; a block has enough keys for a pipeline.
+// Rows are kept so long as they are in a near cache; a block has enough keys to fetch ahead.
 constexpr size_t kBlockBytes = 64 << 10;
 constexpr size_t kMinBlock = 64;
 constexpr size_t kMaxBlock = 1024;

@@ -145,7 +145,7 @@ template <Access kAccess, typename Number, typename Fetch, typename Visit, typen
                                                          Late&& late) const {
   constexpr size_t kBlock = 4096;
   // Keys that are not in their first bucket, one in ten or twenty, are mostly in the next; the
-  // pipeline takes the search so many buckets further, unless few keys are left.
+  // same loops take the search so many buckets further, unless few keys are left.
   constexpr uint64_t kSteps = 4;
   constexpr size_t kWorthIt = 4;
   uint32_t rest[kBlock];

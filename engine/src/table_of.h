@@ -116,7 +116,7 @@ class TableOf : public TableBase {
       if (*slot == kInMemory) read(RowAt(number));
     });
   }
-  // Goes through n keys, pipelined: number(i) is the i-th key's place in `words`. Calls
+  // Goes through n keys, fetching ahead: number(i) is the i-th key's place in `words`. Calls
   // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
   // `row_bytes` of each row are prefetched. Keys that are neither in their first buckets nor
   // known to be missing, and those for which visit returns false, get late(number) instead. Equal
