@@ -73,7 +73,7 @@ bool PagePool::Free(std::byte* block, size_t bytes) {
     bool in_use = false;
     for (size_t unit = begin; unit < end; ++unit) in_use |= region->used[unit];
     if (in_use) continue;
-    ReleasePages(region->start + page * kHugePage, kHugePage);
+    if (!ReleasePages(region->start + page * kHugePage, kHugePage)) continue;
     for (size_t unit = begin; unit < end; ++unit) region->dirty.reset(unit);
   }
   return true;

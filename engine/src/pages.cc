@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kSmallBlock = PagePool::kSmallest;
 
 // Sanitizers see better what is used too long if every block is mapped.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef TFRA_SANITIZED
 constexpr bool kPools = false;
 #else
 constexpr bool kPools = true;
@@ -103,7 +103,10 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
     if (block != nullptr) std::memset(block, 0, rounded);
     return static_cast<std::byte*>(block);
   }
-  if (MayBePooled(bytes) && huge_from == 0) return Pool().Allocate(bytes);
+  if (MayBePooled(bytes) && huge_from == 0) {
+    // If there are no addresses for so many more, perhaps there are some for this one.
+    if (std::byte* block = Pool().Allocate(bytes)) return block;
+  }
   if (bytes < kHugePage) return Map(bytes);
   std::byte* pages = MapAligned(bytes);
   if (pages != nullptr && huge_from < bytes) AskForHugePages(pages + huge_from, bytes - huge_from);
@@ -130,17 +133,17 @@ void FreePages(std::byte* pages, size_t bytes) {
   }
 }
 
-void ReleasePages(std::byte* start, size_t bytes) {
+bool ReleasePages(std::byte* start, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(start);
   const size_t head = RoundUp(address, PageSize()) - address;
-  if (bytes < head + PageSize()) return;
+  if (bytes < head + PageSize()) return true;
   const size_t whole = (bytes - head) / PageSize() * PageSize();
 #ifdef __linux__
-  (void)madvise(start + head, whole, MADV_DONTNEED);
+  return madvise(start + head, whole, MADV_DONTNEED) == 0;
 #else
   // Elsewhere that hint need not clear the pages, so that new ones take their place.
-  (void)mmap(start + head, whole, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return mmap(start + head, whole, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 #endif
 }
 

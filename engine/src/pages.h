@@ -27,8 +27,9 @@ void UnmapPages(std::byte* pages, size_t bytes);
 void FreePages(std::byte* pages, size_t bytes);
 
 // Gives the whole pages inside [start, start + bytes) back, keeping the addresses: they read as
-// zeros, and take memory again when written. REQUIRES: a part of a block of kHugePage or more.
-void ReleasePages(std::byte* start, size_t bytes);
+// zeros, and take memory again when written. Returns false if the system keeps them as they are, as
+// those that are locked in memory. REQUIRES: a part of a block of kHugePage or more.
+bool ReleasePages(std::byte* start, size_t bytes);
 
 // Makes the next allocations after `successes` more of them fail; a negative number ends that.
 void FailAllocationsForTesting(int64_t successes);

@@ -150,11 +150,13 @@ Status Shard::Replace(uint64_t count) {
 
 Status Shard::TakeBlock() {
   try {
-    free_rows_.reserve(kRowBlock);
+    // Writers may give back all rows of a block of keys, and had some left: there is room for these
+    // too, since they can't be refused.
+    free_rows_.reserve(kLargestRowBlock + kBlockKeys);
   } catch (const std::bad_alloc&) {
     return Status::OutOfMemory("out of memory for the list of free rows");
   }
-  const uint32_t count = std::clamp(arena_->rows() / 2048, kRowBlock / 16, kRowBlock);
+  const uint32_t count = RowBlock(arena_->rows());
   uint32_t first;
   TFRA_RETURN_IF_ERROR(arena_->Allocate(count, &first));
   for (uint32_t i = count; i-- > 0;) free_rows_.push_back(first + i);

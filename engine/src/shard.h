@@ -211,8 +211,11 @@ class Shard {
   // Makes room for `keys` keys in all. May be called at any size; never shrinks.
   Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Replace(BucketsFor(keys)); }
 
-  // Rows are taken from the arena so many at a time, at most. Small tables take fewer.
-  static constexpr uint32_t kRowBlock = 1024;
+  // So many rows are taken from the arena at a time, if that has had so many.
+  static constexpr uint32_t kLargestRowBlock = 1024;
+  static uint32_t RowBlock(uint64_t rows) {
+    return static_cast<uint32_t>(std::clamp<uint64_t>(rows / 2048, 64, kLargestRowBlock));
+  }
 
   // Takes a row that nobody uses. kFetch: it will be written in the caches.
   template <bool kFetch = true>

@@ -20,16 +20,16 @@ namespace tfra {
 // What callers give is read in the order of the batch, more or less.
 inline constexpr size_t kFillAhead = 24;
 
-// Whether rows may be filled before their keys are looked for: Fill does nothing but write the row,
-// and whether a key is to be inserted is the same for all.
+// Whether rows may be filled before their keys are looked for: what Fill writes, Update would write
+// again, and whether a key is to be inserted is the same for all.
 template <typename Keys, typename Op>
 inline constexpr bool kFillsAhead =
     !Keys::kStrings && !std::is_same_v<Op, AccumulateOp> && !requires(Op op) { op.stored_bytes; };
 
 template <typename Keys>
 template <bool kStreamed, typename Op>
-size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, size_t count, Op* op,
-                                    uint32_t* rest, Tally* tally) {
+size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, size_t count, Op* op,
+                                   uint32_t* rest, Tally* tally) {
   constexpr uint32_t kNone = UINT32_MAX;
   BucketArray arrays[kShards];
   for (uint32_t s = 0; s < kShards; ++s) arrays[s] = *shards_[s].array();
@@ -81,10 +81,8 @@ size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, si
     Bucket* const home = array.Home(hashes[r]);
     const uint32_t state = home->state.load(std::memory_order_relaxed);
     const bool decided = !(state & Bucket::kOverflow) && (state & Bucket::kUsed) != Bucket::kUsed;
-    if (numbers[r] == kNone) [[unlikely]] {
-      rest[left++] = static_cast<uint32_t>(i);
-    } else if (!decided || home->Match(words[i], state) != 0) [[unlikely]] {
-      // As all equal keys that follow.
+    if (numbers[r] == kNone || !decided || home->Match(words[i], state) != 0) [[unlikely]] {
+      // As all equal keys that follow: they stay in their order.
       strays[away++] = static_cast<uint32_t>(k);
     } else {
       shard.InsertAt(array, home, state, words[i], numbers[r], data(i));
@@ -99,7 +97,9 @@ size_t TableOf<Keys>::InsertMissing(const Words& words, const uint32_t* keys, si
   const auto enter_stray = [&](size_t s) TFRA_INLINE {
     const size_t i = keys[strays[s]], r = strays[s] % kBlockKeys;
     Shard& shard = ShardFor(hashes[r]);
-    if (FindEntry(shard, words, i)) {
+    if (numbers[r] == kNone) {
+      rest[left++] = static_cast<uint32_t>(i);
+    } else if (FindEntry(shard, words, i)) {
       shard.GiveRow(numbers[r]);
       rest[left++] = static_cast<uint32_t>(i);
     } else {
@@ -131,8 +131,8 @@ Status TableOf<Keys>::InsertNewKeys(const Words& words, const uint32_t* missing,
       bool streamed = false;
       if constexpr (kReplacesRows<Keys, Op>) streamed = StreamsRows(*op);
       count = streamed
-                  ? InsertMissing<kReplacesRows<Keys, Op>>(words, missing, count, op, rest, tally)
-                  : InsertMissing<false>(words, missing, count, op, rest, tally);
+                  ? FillAndEnter<kReplacesRows<Keys, Op>>(words, missing, count, op, rest, tally)
+                  : FillAndEnter<false>(words, missing, count, op, rest, tally);
       missing = rest;
     }
   }

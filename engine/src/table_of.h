@@ -117,11 +117,11 @@ class TableOf : public TableBase {
     });
   }
   // Goes through n keys, fetching ahead: number(i) is the i-th key's place in `words`. Calls
-  // fetch(number) early, to prefetch what else is needed, and visit(number, probe) late;
-  // `row_bytes` of each row are prefetched. Keys that are neither in their first buckets nor
-  // known to be missing, and those for which visit returns false, get late(number) instead. Equal
-  // keys are visited in their order, if no other thread writes to their shard and visit moves no
-  // entries.
+  // fetch(number) early, for keys that seem to be there, to prefetch what else is needed, and
+  // visit(number, probe) late; `row_bytes` of each row are prefetched. Keys that are neither in
+  // their first buckets nor known to be missing, and those for which visit returns false, get
+  // late(number) instead. Equal keys are visited in their order, if no other thread writes to their
+  // shard and visit moves no entries.
   template <Access kAccess, typename Number, typename Fetch, typename Visit, typename Late>
   void Probes(const uint64_t* words, size_t n, size_t row_bytes, Number&& number, Fetch&& fetch,
               Visit&& visit, Late&& late) const;
@@ -211,8 +211,8 @@ class TableOf : public TableBase {
   // ones in their order, as `rest`, and returns how many. kStreamed: rows are streamed to memory,
   // see StreamsRows. REQUIRES: kFillsAhead.
   template <bool kStreamed, typename Op>
-  size_t InsertMissing(const Words& words, const uint32_t* keys, size_t count, Op* op,
-                       uint32_t* rest, Tally* tally);
+  size_t FillAndEnter(const Words& words, const uint32_t* keys, size_t count, Op* op,
+                      uint32_t* rest, Tally* tally);
   // What WriteKeys does with keys that it has not found. It is right for others too, only slower.
   template <typename Op>
   Status InsertNewKeys(const Words& words, const uint32_t* missing, size_t count, Op* op,

@@ -25,7 +25,8 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, 
   const uint64_t rows = bounds_ == nullptr || tiers_ != nullptr
                             ? words.size()
                             : std::min<uint64_t>(words.size(), bounds_->max_capacity() - size());
-  TFRA_RETURN_IF_ERROR(arena_.Reserve(rows + kShards * Shard::kRowBlock));
+  const uint64_t spare = kShards * uint64_t{Shard::RowBlock(arena_.rows() + rows)};
+  TFRA_RETURN_IF_ERROR(arena_.Reserve(rows + spare));
   if constexpr (Keys::kStrings) new_keys->Resize(words.size());
   // Which keys will be let in is not known: most are not, and room for all would be a waste.
   if (admission_ != nullptr && op.context.new_keys == NewKeys::kAdmit) return Status::Ok();
@@ -39,7 +40,10 @@ Status TableOf<Keys>::PrepareInserts(const Words& words, const KeyParts& parts, 
   std::vector<Status> statuses(parts.parts());
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     const ShardSet shards = parts.shards(part) & tight;
-    const bool all = !Keys::kStrings && NearlyAllMissing(words, parts, part, shards, op);
+    // Whom a bounded table evicts depends on the size of its index, which must not depend on how
+    // the keys were split.
+    const bool all =
+        !Keys::kStrings && bounds_ == nullptr && NearlyAllMissing(words, parts, part, shards, op);
     if (all && GrowingMuch(shards, parts.shard_keys()) == 0) {
       statuses[part] = MakeRoom(shards, parts.shard_keys());
       return;
@@ -72,7 +76,8 @@ bool TableOf<Keys>::NearlyAllMissing(const Words& words, const KeyParts& parts, 
   EpochGuard guard;
   uint64_t looked_at = 0, missing = 0, next = 0, place = 0;
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
-    for (; next < place + count; next += step) {
+    // By irregular steps: batches often have one feature in every n-th place.
+    for (; next < place + count; next += 1 + Scramble(next) % (2 * step)) {
       const uint32_t i = order[next - place];
       if (!(shards >> ShardOf(Keys::Hash(words[i])) & 1)) continue;
       ++looked_at;

@@ -165,6 +165,39 @@ TEST(BoundedResultsDoNotDependOnThreads) {
   }
 }
 
+// How far the index of a table grows before it is full decides who competes with whom. A call of
+// keys that are new in some places, nearly all or every 16th, is one that samples are wrong about.
+TEST(BoundedGrowthDoesNotDependOnThreads) {
+  for (bool nearly_all : {true, false}) {
+    for (int64_t max_capacity = 20000; max_capacity < 36000; max_capacity += 1300) {
+      std::vector<std::map<int64_t, uint64_t>> results;
+      for (int threads : {1, 4}) {
+        const ScopedNumThreads scoped(threads);
+        std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLfu, max_capacity));
+        const int64_t there = max_capacity * 47 / 100;
+        AssignRange(*table, 0, there);
+        std::mt19937_64 random(1);
+        std::vector<int64_t> numbers(16384);
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          const bool is_new = nearly_all ? random() % 8 != 0 : i % 16 == 0;
+          numbers[i] = is_new ? 1'000'000 + static_cast<int64_t>(i / 16)
+                              : static_cast<int64_t>(random() % static_cast<uint64_t>(there));
+        }
+        AssignNumbers(*table, TestKeys(KeyType::kInt64, numbers), One);
+        for (int64_t first = 2'000'000; first < 2'000'000 + max_capacity; first += 1000) {
+          AssignRange(*table, first, first + 1000);
+        }
+        ExportBatch batch;
+        CHECK_OK(table->ExportAll(&batch));
+        std::map<int64_t, uint64_t> result;
+        for (size_t i = 0; i < batch.size; ++i) result[batch.int_keys[i]] = batch.scores[i];
+        results.push_back(result);
+      }
+      CHECK(results[0] == results[1]);
+    }
+  }
+}
+
 // The candidates near a hash are the keys of 16 buckets; where these are empty, of the next.
 TEST(LowestNearLooksAtTheNextBuckets) {
   RowArena arena(8);

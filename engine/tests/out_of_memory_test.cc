@@ -16,9 +16,11 @@ namespace {
 constexpr size_t kSmall = 1024;
 
 std::atomic<int64_t> news_until_failure{-1};  // Negative: none fails.
+std::atomic<size_t> smallest_to_fail{kSmall};
 
 void* Allocate(size_t bytes) {
-  if (bytes >= kSmall && news_until_failure.load(std::memory_order_relaxed) >= 0 &&
+  if (bytes >= smallest_to_fail.load(std::memory_order_relaxed) &&
+      news_until_failure.load(std::memory_order_relaxed) >= 0 &&
       news_until_failure.fetch_sub(1) == 0) {
     throw std::bad_alloc();
   }
@@ -292,6 +294,71 @@ TEST(BucketWritesEndWithAnException) {
   } catch (const std::bad_alloc&) {
   }
   CHECK_EQ(bucket.state.load(), before + Bucket::kVersionOne);
+}
+
+// A shard that gets no memory for its list of rows leaves its keys to be inserted later: other
+// keys, and equal ones, must not change their order by that.
+TEST(EqualKeysKeepTheirOrderWithoutMemory) {
+  const ScopedNumThreads one(1);
+  int64_t next = 1;
+  const auto key_with = [&](auto&& wanted) {
+    while (!wanted(ShardOf(MixInt64(static_cast<uint64_t>(next))))) ++next;
+    return next++;
+  };
+  const auto others = [](uint32_t shard) { return shard != 5; };
+  const int64_t repeated = key_with([](uint32_t shard) { return shard == 3; });
+  std::vector<int64_t> keys;
+  while (keys.size() < 512) keys.push_back(key_with(others));
+  keys.push_back(repeated);
+  keys.push_back(key_with([](uint32_t shard) { return shard == 5; }));
+  keys.push_back(repeated);
+  while (keys.size() < 1024) keys.push_back(key_with(others));
+  std::vector<int32_t> values(keys.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i);
+  int point = 0, did_without = 0;
+  for (bool failed = true; failed && point < kMaxFailurePoints; ++point) {
+    const std::unique_ptr<Table> table =
+        MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+    CHECK_OK(table->Assign(KeyBatch(&repeated, 1), values.data()));
+    CHECK_OK(table->Shrink());
+    CHECK_OK(table->Reserve(100'000));
+    const Outcome outcome = CallWithFailure(false, point, *table, [&](Table& t) {
+      return t.Assign(KeyBatch(keys.data(), keys.size()), values.data());
+    });
+    failed = outcome.failed;
+    if (!outcome.status.ok()) continue;
+    did_without += failed;
+    int32_t value = -1;
+    CHECK_OK(table->Lookup(KeyBatch(&repeated, 1), {}, &value, nullptr));
+    CHECK_EQ(value, 514);
+    CHECK_EQ(table->size(), keys.size() - 1);
+  }
+  CHECK(did_without >= static_cast<int>(kShards) && point < kMaxFailurePoints);
+}
+
+// Rows that were taken for keys that are there already are given back, which must need no memory.
+TEST(GivingRowsBackTakesNoMemory) {
+  const ScopedNumThreads one(1);
+  constexpr int64_t kKeys = 2'200'000;  // Shards then take 1024 rows at once.
+  const std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  const TestKeys there = TestKeys::Range(KeyType::kInt64, 0, kKeys);
+  const std::vector<int32_t> values(static_cast<size_t>(kKeys), 7);
+  CHECK_OK(table->Assign(there.batch(), values.data()));
+  CHECK_OK(table->Reserve(kKeys + 100'000));
+  // What the call itself needs is less.
+  smallest_to_fail = 5000;
+  int64_t fresh = kKeys;
+  for (int64_t round = 0; round < 40; ++round) {
+    // The first half are new, and so the second is taken for new.
+    std::vector<int64_t> keys(1024, round);
+    for (size_t i = 0; i < 512; ++i) keys[i] = fresh++;
+    const Outcome outcome = CallWithFailure(false, 0, *table, [&](Table& t) {
+      return t.Assign(KeyBatch(keys.data(), keys.size()), values.data());
+    });
+    CHECK_OK(outcome.status);
+    CHECK(!outcome.failed);
+  }
+  smallest_to_fail = kSmall;
 }
 
 // Rows on the way to the file: where memory runs out, no slot of it stays claimed for good.

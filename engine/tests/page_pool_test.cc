@@ -1,5 +1,6 @@
 #include "page_pool.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,23 @@ TEST(PagePoolGivesMemoryBack) {
   for (const std::byte* block : blocks) CHECK(block != nullptr);
   for (std::byte* block : blocks) CHECK(pool.Free(block, bytes));
   CHECK(ResidentBytes() <= before + full / 5);
+}
+
+// Pages that are locked in memory, as by mlockall, stay as they are when they are given back.
+TEST(PagePoolClearsLockedPages) {
+  PagePool pool;
+  std::byte* const first = pool.Allocate(kHugePage);
+  Block block{pool.Allocate(kHugePage), kHugePage, std::byte{1}};
+  std::fill_n(block.start, kHugePage, block.number);
+  if (mlock(block.start, kHugePage) != 0) {
+    std::printf("  may not lock memory: nothing to see\n");
+    return;
+  }
+  CHECK(pool.Free(block.start, kHugePage));
+  CHECK_EQ(pool.Allocate(kHugePage), block.start);
+  CHECK(block.IsFullOf(std::byte{0}));
+  CHECK(pool.Free(block.start, kHugePage));
+  CHECK(pool.Free(first, kHugePage));
 }
 
 TEST(PagePoolSurvivesFork) {

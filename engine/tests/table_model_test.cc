@@ -163,6 +163,54 @@ TEST(ModelAgreesWithSeveralThreads) {
   Model(KeyType::kString, ValueType::kString, 8).Run(2000 / kSlowdown);
 }
 
+// With one part, with few, and with more than shards could fill.
+TEST(KeysFindTheirPartsForAnyNumberOfThreads) {
+  for (int threads : {1, 2, 3, 4, 5, 8, 16}) {
+    const ScopedNumThreads scoped(threads);
+    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+    std::vector<int64_t> numbers(70'000);
+    std::vector<int32_t> values(numbers.size());
+    std::mt19937_64 random(1);
+    std::map<int64_t, int32_t> expected;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<int64_t>(random() % 50'000);
+      expected[numbers[i]] = values[i] = static_cast<int32_t>(i);
+    }
+    CHECK_OK(table->Assign(KeyBatch(numbers.data(), numbers.size()), values.data()));
+    CHECK_EQ(table->size(), expected.size());
+    CHECK_OK(table->Lookup(KeyBatch(numbers.data(), numbers.size()), {}, values.data(), nullptr));
+    size_t wrong = 0;
+    for (size_t i = 0; i < numbers.size(); ++i) wrong += values[i] != expected[numbers[i]];
+    CHECK_EQ(wrong, 0u);
+  }
+}
+
+// Where most keys are there already, the index does not get room for as many new ones; wherever in
+// the batch the new ones are.
+TEST(IndexGrowsForKeysThatAreNew) {
+  const ScopedNumThreads one(1);
+  constexpr int64_t kThere = 50'000;
+  const auto index_bytes_after = [](size_t column, size_t columns) {
+    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 32));
+    const auto one_each = [](size_t, size_t) { return 1; };
+    AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, kThere), one_each);
+    std::mt19937_64 random(1);
+    std::vector<int64_t> numbers(65'536);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const auto number = static_cast<int64_t>(i);
+      numbers[i] =
+          i % columns == column ? 1'000'000 + number : static_cast<int64_t>(random() % kThere);
+    }
+    AssignNumbers(*table, TestKeys(KeyType::kInt64, numbers), one_each);
+    return table->stats().index_bytes;
+  };
+  const uint64_t unchanged = index_bytes_after(1, 1);
+  const uint64_t grown = index_bytes_after(0, 1);
+  CHECK(grown > unchanged * 3 / 2);
+  // 2048 new keys of 65,536.
+  for (size_t column : {0, 1, 31}) CHECK(index_bytes_after(column, 32) < unchanged * 5 / 4);
+}
+
 // Replaces all keys of a table many times: it stays as large as it was.
 TEST(ChurnKeepsTheTableSmall) {
   for (KeyType key_type : kKeyTypes) {
