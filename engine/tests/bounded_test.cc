@@ -137,6 +137,14 @@ TEST(BoundedLfuKeepsFrequentKeys) {
   }
 }
 
+std::map<int64_t, uint64_t> ScoresOf(Table& table) {
+  ExportBatch batch;
+  CHECK_OK(table.ExportAll(&batch));
+  std::map<int64_t, uint64_t> scores;
+  for (size_t i = 0; i < batch.size; ++i) scores[batch.int_keys[i]] = batch.scores[i];
+  return scores;
+}
+
 // From empty to full and beyond, with keys that are there and repeated ones.
 TEST(BoundedResultsDoNotDependOnThreads) {
   for (EvictStrategy strategy :
@@ -153,11 +161,7 @@ TEST(BoundedResultsDoNotDependOnThreads) {
           AssignNumbers(*table, TestKeys(KeyType::kInt64, numbers), One);
         }
         CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
-        ExportBatch batch;
-        CHECK_OK(table->ExportAll(&batch));
-        std::map<int64_t, uint64_t> result;
-        for (size_t i = 0; i < batch.size; ++i) result[batch.int_keys[i]] = batch.scores[i];
-        results.push_back(result);
+        results.push_back(ScoresOf(*table));
       }
       CHECK(results[0] == results[1]);
       CHECK(results[0] == results[2]);
@@ -187,11 +191,7 @@ TEST(BoundedGrowthDoesNotDependOnThreads) {
         for (int64_t first = 2'000'000; first < 2'000'000 + max_capacity; first += 1000) {
           AssignRange(*table, first, first + 1000);
         }
-        ExportBatch batch;
-        CHECK_OK(table->ExportAll(&batch));
-        std::map<int64_t, uint64_t> result;
-        for (size_t i = 0; i < batch.size; ++i) result[batch.int_keys[i]] = batch.scores[i];
-        results.push_back(result);
+        results.push_back(ScoresOf(*table));
       }
       CHECK(results[0] == results[1]);
     }
