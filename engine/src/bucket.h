@@ -26,8 +26,8 @@ struct alignas(64) Bucket {
 
   static constexpr uint32_t kUsed = (1u << kBucketEntries) - 1;
   // How many keys that passed this bucket, because it was full, live further on. At its maximum the
-  // count is lost and stays until the index is rebuilt, which costs time but finds every key; only
-  // keys made to collide get there.
+  // count is lost and stays until the index is rebuilt, which costs time but finds every key. Only
+  // keys made to collide get there: see Displacement::lost_count.
   static constexpr uint32_t kOverflowOne = 1u << 5;
   static constexpr uint32_t kOverflow = 127u << 5;
   static constexpr uint32_t kLocked = 1u << 12;
@@ -37,9 +37,10 @@ struct alignas(64) Bucket {
   // 262,144 writes go to this one bucket.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
+  static constexpr bool LostCount(uint32_t state) { return (state & kOverflow) == kOverflow; }
   // The state when one more key has gone on.
   static constexpr uint32_t WithPasser(uint32_t state) {
-    return (state & kOverflow) == kOverflow ? state : state + kOverflowOne;
+    return LostCount(state) ? state : state + kOverflowOne;
   }
 
   // Entries in use, as a bit mask.

@@ -44,9 +44,9 @@ constexpr uint64_t FoldMultiply(uint64_t a, uint64_t b) {
 
 namespace hash_internal {
 
-// Binary digits of pi, made odd.
-inline constexpr uint64_t kPi[5] = {0x243F6A8885A308D3u, 0x13198A2E03707345u, 0xA4093822299F31D1u,
-                                    0x082EFA98EC4E6C89u, 0x452821E638D01377u};
+// Binary digits of pi.
+inline constexpr uint64_t kPi[4] = {0x243F6A8885A308D3u, 0x13198A2E03707344u, 0xA4093822299F31D0u,
+                                    0x082EFA98EC4E6C89u};
 
 template <typename Word>
 uint64_t LoadLittleEndian(const char* data) {
@@ -62,48 +62,72 @@ uint64_t LoadLittleEndian(const char* data) {
   return word;
 }
 
-inline uint64_t Absorb(const char* data, uint64_t secret, uint64_t state) {
-  return FoldMultiply(LoadLittleEndian<uint64_t>(data) ^ secret,
-                      LoadLittleEndian<uint64_t>(data + 8) ^ state);
-}
+struct SipState {
+  uint64_t v0, v1, v2, v3;
+
+  [[gnu::always_inline]] void Round() {
+    v0 += v1;
+    v2 += v3;
+    v1 = std::rotl(v1, 13) ^ v0;
+    v3 = std::rotl(v3, 16) ^ v2;
+    v0 = std::rotl(v0, 32) + v3;
+    v2 += v1;
+    v1 = std::rotl(v1, 17) ^ v2;
+    v3 = std::rotl(v3, 21) ^ v0;
+    v2 = std::rotl(v2, 32);
+  }
+  [[gnu::always_inline]] void Absorb(uint64_t word) {
+    v3 ^= word;
+    Round();
+    Round();
+    v0 ^= word;
+  }
+};
 
 }  // namespace hash_internal
 
-// Hashes `size` bytes, any of them zero. Not keyed: it does not resist an adversary who picks keys.
-inline uint64_t HashBytes(const char* data, size_t size) {
+// SipHash-2-4 (Aumasson and Bernstein) of `size` bytes, any of them zero. TensorFlow's
+// `tf.strings.to_hash_bucket_strong` computes the same function, modulo its number of buckets.
+inline uint64_t SipHash(uint64_t key0, uint64_t key1, const char* data, size_t size) {
   using namespace hash_internal;
-  uint64_t state = kPi[0];
-  // The last 16 bytes, or all of them twice over where there are fewer: the words may overlap, and
-  // the size, which enters at the end, tells apart strings that then look alike.
-  uint64_t first = 0, last = 0;
-  if (size >= 8 && size <= 16) {
-    first = LoadLittleEndian<uint64_t>(data);
-    last = LoadLittleEndian<uint64_t>(data + size - 8);
-  } else if (size >= 4 && size < 8) {
-    first = LoadLittleEndian<uint32_t>(data);
-    last = LoadLittleEndian<uint32_t>(data + size - 4);
-  } else if (size > 16) {
-    size_t left = size;
-    if (left > 64) {
-      // Four independent chains hide the latency of the multiply.
-      uint64_t state1 = state, state2 = state, state3 = state;
-      for (; left > 64; left -= 64, data += 64) {
-        state = Absorb(data, kPi[1], state);
-        state1 = Absorb(data + 16, kPi[2], state1);
-        state2 = Absorb(data + 32, kPi[3], state2);
-        state3 = Absorb(data + 48, kPi[4], state3);
-      }
-      state = (state ^ std::rotl(state1, 16)) + (std::rotl(state2, 32) ^ std::rotl(state3, 48));
-    }
-    for (; left > 16; left -= 16, data += 16) state = Absorb(data, kPi[1], state);
-    first = LoadLittleEndian<uint64_t>(data + left - 16);
-    last = LoadLittleEndian<uint64_t>(data + left - 8);
-  } else if (size > 0) {
-    first = static_cast<uint64_t>(static_cast<unsigned char>(data[0])) << 16 |
-            static_cast<uint64_t>(static_cast<unsigned char>(data[size / 2])) << 8 |
-            static_cast<unsigned char>(data[size - 1]);
+  SipState state{key0 ^ 0x736F6D6570736575u, key1 ^ 0x646F72616E646F6Du, key0 ^ 0x6C7967656E657261u,
+                 key1 ^ 0x7465646279746573u};
+  const char* const end = data + size / 8 * 8;
+  for (; data < end; data += 8) state.Absorb(LoadLittleEndian<uint64_t>(data));
+  // The last zero to seven bytes, below the lowest byte of the size.
+  uint64_t last = uint64_t{size} << 56;
+  size_t rest = size % 8, shift = 0;
+  if (rest >= 4) {
+    last |= LoadLittleEndian<uint32_t>(data);
+    data += 4, rest -= 4, shift = 32;
   }
-  return FoldMultiply(FoldMultiply(first ^ kPi[2], last ^ state), kPi[3] ^ size);
+  for (; rest > 0; --rest, ++data, shift += 8) {
+    last |= uint64_t{static_cast<unsigned char>(*data)} << shift;
+  }
+  state.Absorb(last);
+  state.v2 ^= 0xFF;
+  for (int i = 0; i < 4; ++i) state.Round();
+  return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
+
+// The key of HashBytes, a constant: what is made of string keys must not change between processes.
+// It is public, so strings can still be searched for whose hashes share some bits (SeededOrder
+// deals with these), but not for many that share all 64.
+inline constexpr uint64_t kStringHashKey[2] = {hash_internal::kPi[0], hash_internal::kPi[1]};
+
+// The 64 bits that stand for a string key. Version 2: the first version was another function, in
+// which strings could be made to collide.
+inline uint64_t HashBytes(const char* data, size_t size) {
+  return SipHash(kStringHashKey[0], kStringHashKey[1], data, size);
+}
+
+// A function of hashes that cannot be predicted without the seed. Not a bijection.
+constexpr uint64_t SeededOrder(uint64_t hash, uint64_t seed) {
+  using hash_internal::kPi;
+  return FoldMultiply(FoldMultiply(hash ^ seed, std::rotl(seed, 32) ^ kPi[2]) ^ kPi[3], seed | 1);
+}
+
+// A seed that others cannot guess, and that is not 0. Threads: any.
+uint64_t RandomSeed();
 
 }  // namespace tfra

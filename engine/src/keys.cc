@@ -6,18 +6,24 @@
 
 namespace tfra {
 
+const uint64_t kScrambleSeed = RandomSeed();
+
 Words::Words(const KeyBatch& keys)
     : size_(keys.size),
       words_(reinterpret_cast<const uint64_t*>(keys.ints)),
       strings_(keys.strings) {
   if (keys.type != KeyType::kString) return;
-  hashes_.reset(new uint64_t[size_]);
-  words_ = hashes_.get();
+  own_.reset(new uint64_t[size_]);
+  words_ = own_.get();
   ForEachPart(size_, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      hashes_[i] = HashBytes(strings_[i].data(), strings_[i].size());
+      own_[i] = HashBytes(strings_[i].data(), strings_[i].size());
     }
   });
+}
+
+Words::Words(size_t n, uint64_t** words) : size_(n), own_(new uint64_t[n]) {
+  words_ = *words = own_.get();
 }
 
 Status CheckBatchSize(const KeyBatch& keys) {

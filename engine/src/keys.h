@@ -24,19 +24,25 @@ struct StringKeys {
   static uint64_t Hash(uint64_t word) { return word; }
 };
 
-// For small tables of the keys of one part. Not the index's hash, whose top bits they share.
-inline uint64_t Scramble(uint64_t word) {
-  const uint64_t mixed = word * 0x9E3779B97F4A7C15u;
-  return mixed ^ mixed >> 32;
+// For hash tables that live as long as one call, and whose order nobody sees. The seed is drawn
+// once for the process: nobody can choose keys that collide.
+extern const uint64_t kScrambleSeed;
+[[gnu::always_inline]] inline uint64_t Scramble(uint64_t word, uint64_t seed) {
+  return FoldMultiply(word ^ seed, std::rotl(seed, 32) | 1);
 }
 
 // Whether keys of a call can be numbered by 32 bits, with a number to spare.
 Status CheckBatchSize(const KeyBatch& keys);
 
-// The keys of one call with their words. Points into the KeyBatch it was made from.
+// The keys of one call with their words. Points to the strings of the KeyBatch it was made from.
 class Words {
  public:
+  Words() = default;
+  // int64 keys are read where the caller has them, each time anew. Other threads may write to that
+  // array meanwhile: calls that change the table use KeyParts::Split, which reads each key once.
   explicit Words(const KeyBatch& keys);
+  // Memory for n words of int64 keys, which the caller fills through `words` before anything else.
+  Words(size_t n, uint64_t** words);
 
   size_t size() const { return size_; }
   uint64_t operator[](size_t i) const { return words_[i]; }
@@ -59,10 +65,10 @@ class Words {
   Words(size_t size, const uint64_t* words, const std::string_view* strings)
       : size_(size), words_(words), strings_(strings) {}
 
-  size_t size_;
-  const uint64_t* words_;
-  const std::string_view* strings_;
-  std::unique_ptr<uint64_t[]> hashes_;
+  size_t size_ = 0;
+  const uint64_t* words_ = nullptr;
+  const std::string_view* strings_ = nullptr;
+  std::unique_ptr<uint64_t[]> own_;
 };
 
 }  // namespace tfra

@@ -54,12 +54,12 @@ class KeyChains {
         chains_(mask_ + 1) {}
 
   // Some keys ahead of Add.
-  void Prefetch(uint32_t i) const { __builtin_prefetch(&chains_[Scramble(words_[i]) & mask_], 1); }
+  void Prefetch(uint32_t i) const { __builtin_prefetch(&chains_[PlaceOf(i)], 1); }
 
   // `i` is the key's number. Returns whether it is the first of its chain.
   bool Add(uint32_t i) {
     next_[i] = kEnd;
-    size_t place = Scramble(words_[i]) & mask_;
+    size_t place = PlaceOf(i);
     while (chains_[place].first != kEnd && !words_.Equal(chains_[place].first, i)) {
       place = (place + 1) & mask_;
     }
@@ -80,7 +80,10 @@ class KeyChains {
     uint32_t last;
   };
 
+  size_t PlaceOf(uint32_t i) const { return Scramble(words_[i], seed_) & mask_; }
+
   const Words& words_;
+  const uint64_t seed_ = kScrambleSeed;
   size_t mask_;
   uint32_t* next_;
   std::vector<Chain> chains_;  // An open-addressed table, at most half full.
@@ -96,7 +99,7 @@ class DistinctKeys {
 
   // `i` is the key's number. Returns whether it is a new one.
   bool Add(uint32_t i) {
-    size_t place = Scramble(words_[i]) & mask_;
+    size_t place = Scramble(words_[i], seed_) & mask_;
     for (; numbers_[place] != kNone; place = (place + 1) & mask_) {
       if (words_.Equal(numbers_[place], i)) return false;
     }
@@ -108,6 +111,7 @@ class DistinctKeys {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   const Words& words_;
+  const uint64_t seed_ = kScrambleSeed;
   size_t mask_;
   std::vector<uint32_t> numbers_;  // An open-addressed table, at most half full.
 };

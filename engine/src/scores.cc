@@ -55,14 +55,14 @@ uint64_t CountMemory::LinesPerShard(uint64_t keys) {
   return std::max(kMinLines, kCellsPerKey * KeysPerShard(keys) / kLineCells);
 }
 
-uint64_t CountMemory::Recall(uint64_t hash) const {
+uint64_t CountMemory::Recall(uint64_t position) const {
   Cell* cells = cells_.load(std::memory_order_acquire);
   if (cells == nullptr) return 0;
-  const auto own = CellsOf(cells, hash);
+  const auto own = CellsOf(cells, position);
   return std::min(*own[0], *own[1]);
 }
 
-void CountMemory::Remember(uint64_t hash, uint64_t count) {
+void CountMemory::Remember(uint64_t position, uint64_t count) {
   if (cells_.load(std::memory_order_acquire) == nullptr) {
     std::lock_guard lock(mutex_);
     if (cells_.load() == nullptr) {
@@ -72,11 +72,18 @@ void CountMemory::Remember(uint64_t hash, uint64_t count) {
   Cell* cells = cells_.load(std::memory_order_acquire);
   if (cells == nullptr) return;
   const Cell seen = static_cast<Cell>(std::min<uint64_t>(count, UINT16_MAX));
-  for (Cell* cell : CellsOf(cells, hash)) *cell = std::max(*cell, seen);
-  const uint32_t shard = ShardOf(hash);
+  for (Cell* cell : CellsOf(cells, position)) *cell = std::max(*cell, seen);
+  const uint32_t shard = ShardOf(position);
   if (++turns_[shard] % kTurnsPerCell != 0) return;
   const uint64_t shard_cells = lines_ / kShards * kLineCells;
   cells[shard * shard_cells + turns_[shard] / kTurnsPerCell % shard_cells] /= 2;
+}
+
+void CountMemory::ForgetShard(uint32_t shard) {
+  Cell* cells = cells_.load(std::memory_order_acquire);
+  if (cells == nullptr) return;
+  const uint64_t shard_cells = lines_ / kShards * kLineCells;
+  std::fill_n(cells + shard * shard_cells, shard_cells, Cell{0});
 }
 
 void CountMemory::Forget() {

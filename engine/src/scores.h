@@ -63,7 +63,9 @@ class Scoring {
 // How often keys were met that are not in the table, as well as fixed memory allows. A key has two
 // cells of one cache line, of which the smaller one counts; keys that share both pass for one
 // another. Each new count makes old ones fade a little, so that the cells do not fill up with keys
-// that come once. REQUIRES, for all that takes a hash: the mutex of its shard.
+// that come once. Keys are known by their positions in the index: where these take a new seed,
+// because of keys that were chosen to collide, such keys do not share cells any more either.
+// REQUIRES, for all that takes a position: the mutex of its shard.
 class CountMemory {
  public:
   // For a table of so many keys. Takes memory only when there is something to remember.
@@ -73,13 +75,15 @@ class CountMemory {
   CountMemory& operator=(const CountMemory&) = delete;
 
   // 0 if nothing is known.
-  uint64_t Recall(uint64_t hash) const;
+  uint64_t Recall(uint64_t position) const;
   // Where there is no memory for it, the count is forgotten.
-  void Remember(uint64_t hash, uint64_t count);
+  void Remember(uint64_t position, uint64_t count);
+  // All of a shard.
+  void ForgetShard(uint32_t shard);
   // REQUIRES: the mutexes of all shards.
   void Forget();
-  void Prefetch(uint64_t hash) const {
-    if (Cell* cells = cells_.load()) __builtin_prefetch(LineOf(cells, hash), 1);
+  void Prefetch(uint64_t position) const {
+    if (Cell* cells = cells_.load()) __builtin_prefetch(LineOf(cells, position), 1);
   }
 
   // 0 before the first Remember.
@@ -92,15 +96,16 @@ class CountMemory {
   static constexpr uint64_t kLineCells = kLineBytes / sizeof(Cell);
   static uint64_t LinesPerShard(uint64_t keys);
 
-  // In the order of hashes: those of a shard are together, and so are those of keys that compete.
-  Cell* LineOf(Cell* cells, uint64_t hash) const {
+  // In the order of positions: those of a shard are together, and so are those of keys that
+  // compete.
+  Cell* LineOf(Cell* cells, uint64_t position) const {
     const uint64_t line =
-        static_cast<uint64_t>((static_cast<unsigned __int128>(hash) * lines_) >> 64);
+        static_cast<uint64_t>((static_cast<unsigned __int128>(position) * lines_) >> 64);
     return cells + line * kLineCells;
   }
-  std::array<Cell*, 2> CellsOf(Cell* cells, uint64_t hash) const {
-    Cell* line = LineOf(cells, hash);
-    return {line + hash % kLineCells, line + hash / kLineCells % kLineCells};
+  std::array<Cell*, 2> CellsOf(Cell* cells, uint64_t position) const {
+    Cell* line = LineOf(cells, position);
+    return {line + position % kLineCells, line + position / kLineCells % kLineCells};
   }
 
   const uint64_t lines_;
@@ -155,14 +160,19 @@ class Bounds {
   // All keys have left the table. REQUIRES: the mutexes of all shards.
   void Clear();
 
-  // What is known of a key that is not there. REQUIRES, for both: the mutex of the hash's shard.
-  uint64_t Recall(uint64_t hash) const { return remembers_ ? memory_.Recall(hash) : 0; }
+  // What is known of a key that is not there, by its position in the index. REQUIRES, for these:
+  // the mutex of its shard.
+  uint64_t Recall(uint64_t position) const { return remembers_ ? memory_.Recall(position) : 0; }
   // A key of this score is not, or no longer, in the table.
-  void Remember(uint64_t hash, uint64_t score) {
-    if (remembers_) memory_.Remember(hash, score & count_mask_);
+  void Remember(uint64_t position, uint64_t score) {
+    if (remembers_) memory_.Remember(position, score & count_mask_);
   }
-  void PrefetchMemory(uint64_t hash) const {
-    if (remembers_) memory_.Prefetch(hash);
+  // The keys of a shard have other positions now.
+  void ForgetShard(uint32_t shard) {
+    if (remembers_) memory_.ForgetShard(shard);
+  }
+  void PrefetchMemory(uint64_t position) const {
+    if (remembers_) memory_.Prefetch(position);
   }
   uint64_t memory_bytes() const { return memory_.bytes(); }
   // What memory_bytes() is when there is something to remember.

@@ -32,7 +32,7 @@ uint32_t ReverseBits(uint32_t number) {
 
 }  // namespace
 
-uint64_t BucketArray::FirstHash(uint64_t bucket) const {
+uint64_t BucketArray::FirstPosition(uint64_t bucket) const {
   const unsigned __int128 scaled = static_cast<unsigned __int128>(bucket) << 64;
   const uint64_t shifted = static_cast<uint64_t>((scaled + count - 1) / count);
   const uint64_t unit = uint64_t{1} << kShardBits;
@@ -62,7 +62,7 @@ uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys, uint64_t most) c
 }
 
 Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row,
-                          const EntryData& data) {
+                          const EntryData& data, Displacement* displaced) {
   SearchPath path(array, array.HomeOf(hash));
   do {
     Bucket* bucket = path.bucket();
@@ -71,9 +71,13 @@ Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash
       const uint32_t i = static_cast<uint32_t>(__builtin_ctz(~state));
       array.Put(bucket, i, word, row, data);
       bucket->EndWrite(state | (1u << i));
+      displaced->Add(path.steps());
+      steps_taken_ += path.steps();
       return {bucket, i};
     }
-    bucket->EndWrite(Bucket::WithPasser(state));
+    const uint32_t passed = Bucket::WithPasser(state);
+    displaced->lost_count |= Bucket::LostCount(passed);
+    bucket->EndWrite(passed);
   } while (path.Advance());
   return {};
 }
@@ -92,10 +96,10 @@ Status Shard::Create(uint32_t number, bool words_are_hashes, RowArena* arena, ui
   shape_ = IndexShape::For(arena->map().stride);
   // Where the last step is to just what is needed, no memory is lost by taking few.
   if (most_keys > 0) shape_.growth = 2;
-  return Replace(BucketsFor(keys));
+  return Replace(BucketsFor(keys), 0);
 }
 
-Status Shard::Rebuild(uint64_t keys) { return Replace(BucketsFor(keys)); }
+Status Shard::Rebuild(uint64_t keys) { return Replace(BucketsFor(keys), array()->seed); }
 
 void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
   const BucketArray* array = array_.load(std::memory_order_relaxed);
@@ -109,18 +113,22 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
     bucket.EndWrite(state & ~(Bucket::kUsed | Bucket::kOverflow));
   }
   size_.store(0, std::memory_order_relaxed);
-  strays_ = 0;
+  displaced_ = {};
+  tidy_displaced_ = 0;
 }
 
-void Shard::Tidy() {
-  // In order, and as full as it gets, one key in seven is a stray; of keys made to collide nearly
-  // all are, whatever one does.
-  if (strays_ <= std::max(16 + size() / 5, tidy_strays_ + tidy_strays_ / 2)) return;
+void Shard::Reorder() {
+  const bool contrived = IsContrived();
   // Where there is no memory for it, searches are longer, but right.
-  (void)Replace(bucket_count()).ok();
+  bool done = Replace(bucket_count(), array()->seed).ok();
+  if (!contrived || (done && !IsContrived())) return;
+  done = Replace(bucket_count(), RandomSeed()).ok();
+  if (done) reseeds_.fetch_add(1, std::memory_order_relaxed);
+  // Not again for each of the next keys, should the memory, or strings of one hash, be the reason.
+  reseed_size_ = 2 * size();
 }
 
-Status Shard::Replace(uint64_t count) {
+Status Shard::Replace(uint64_t count, uint64_t seed) {
   BucketArray* old = array_.load(std::memory_order_relaxed);
   const size_t bytes = BytesOf(count, columns_);
   const auto out_of_memory = [&] {
@@ -132,15 +140,15 @@ Status Shard::Replace(uint64_t count) {
   if (pages == nullptr) return out_of_memory();
   std::unique_ptr<BucketArray> fresh;
   try {
-    fresh.reset(new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_});
+    fresh.reset(new BucketArray{count, reinterpret_cast<Bucket*>(pages), columns_, seed});
     Populate(*fresh, bytes);
     fresh->buckets[count].state.store(Bucket::kLocked, std::memory_order_relaxed);
-    if (old != nullptr) strays_ = MoveEntries(*old, *fresh);
+    if (old != nullptr) displaced_ = MoveEntries(*old, *fresh);
   } catch (const std::bad_alloc&) {  // Before the first entry has moved.
     FreePages(pages, bytes);
     return out_of_memory();
   }
-  tidy_strays_ = strays_;
+  tidy_displaced_ = displaced_.keys;
   array_.store(fresh.release());
   limit_.store(shape_.KeysIn(count), std::memory_order_relaxed);
   bucket_count_.store(count, std::memory_order_relaxed);
@@ -172,12 +180,12 @@ void Shard::Erase(const Entry* entries, size_t count) {
     bucket->EndWrite(state & ~(1u << index));
     const uint64_t home = array.HomeOf(HashOf(entry->word()));
     if (array.buckets + home == bucket) continue;
-    --strays_;
-    for (SearchPath path(array, home); path.bucket() != bucket; path.Advance()) {
+    SearchPath path(array, home);
+    for (; path.bucket() != bucket; path.Advance()) {
       const uint32_t passed = path.bucket()->BeginWrite();
-      const bool counted = (passed & Bucket::kOverflow) != Bucket::kOverflow;
-      path.bucket()->EndWrite(counted ? passed - Bucket::kOverflowOne : passed);
+      path.bucket()->EndWrite(Bucket::LostCount(passed) ? passed : passed - Bucket::kOverflowOne);
     }
+    displaced_.Remove(path.steps());
   }
   size_.store(size() - count, std::memory_order_relaxed);
 }

@@ -52,23 +52,41 @@ struct EntryData {
   RowMetadata metadata{};
 };
 
-// The buckets of a shard, in the order of the hashes whose search starts in them. Any number of
-// them: growing need not double, and a search position has the same meaning in every array. One
-// more bucket, always marked as being written, stands at the end: it lets a search look at the next
-// bucket without asking whether there is one.
+// The buckets of a shard, in the order of the positions of the keys whose search starts in them.
+// Any number of them: growing need not double, and a position has the same meaning in every array
+// with the same seed. One more bucket, always marked as being written, stands at the end: it lets a
+// search look at the next bucket without asking whether there is one.
 struct BucketArray {
   uint64_t count;
   Bucket* buckets;
   EntryColumns columns;
+  // 0: the position of a key is its hash, so that the layout is the same in every process. Other
+  // seeds are random: see Shard::Tidy.
+  uint64_t seed = 0;
 
-  [[gnu::always_inline]] uint64_t HomeOf(uint64_t hash) const {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(hash << kShardBits) * count) >>
+  // Where the key of a hash belongs in the order of the shard. The top bits, which name the shard,
+  // are those of the hash.
+  static uint64_t PositionOf(uint64_t hash, uint64_t seed) {
+    if (seed == 0) return hash;
+    const uint64_t rest = UINT64_MAX >> kShardBits;
+    return (hash & ~rest) | SeededOrder(hash, seed) >> kShardBits;
+  }
+  [[gnu::always_inline]] uint64_t PositionOf(uint64_t hash) const {
+    if (seed != 0) [[unlikely]]
+      return PositionOf(hash, seed);
+    return hash;
+  }
+
+  [[gnu::always_inline]] uint64_t BucketAt(uint64_t position) const {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(position << kShardBits) * count) >>
                                  64);
   }
-  Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
+  // The smallest position, without its shard bits, whose bucket is `bucket` or a later one.
+  uint64_t FirstPosition(uint64_t bucket) const;
 
-  // The smallest hash, without its shard bits, whose home is `bucket` or a later one.
-  uint64_t FirstHash(uint64_t bucket) const;
+  // The bucket where the search for a key starts.
+  [[gnu::always_inline]] uint64_t HomeOf(uint64_t hash) const { return BucketAt(PositionOf(hash)); }
+  Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
 
   // The columns: kBucketEntries numbers for each bucket. Those of a column are beside each other,
   // so that passes over all of them, or the search for the lowest score, meet few cache lines.
@@ -137,6 +155,8 @@ class SearchPath {
   SearchPath(const BucketArray& array, uint64_t home) : array_(array), place_(home) {}
 
   Bucket* bucket() const { return array_.buckets + place_; }
+  // How many buckets were passed.
+  uint64_t steps() const { return steps_; }
 
   // How far the n-th bucket is from the first, where that does not leave the array.
   static constexpr uint64_t Offset(uint64_t n) { return n * (n + 1) / 2; }
@@ -154,6 +174,31 @@ class SearchPath {
   uint64_t place_;
   static constexpr uint64_t kLongerSteps = 16;
   uint64_t steps_ = 0;
+};
+
+// How far the keys of an index are from their homes, in steps of their search paths.
+struct Displacement {
+  uint64_t keys = 0;        // That are not in their homes.
+  uint64_t steps = 0;       // Of all keys together.
+  bool lost_count = false;  // A bucket was passed by more keys than it counts.
+
+  void Add(uint64_t key_steps) {
+    keys += key_steps > 0;
+    steps += key_steps;
+  }
+  void Add(const Displacement& other) {
+    keys += other.keys;
+    steps += other.steps;
+    lost_count |= other.lost_count;
+  }
+  void Remove(uint64_t key_steps) {
+    keys -= key_steps > 0;
+    steps -= key_steps;
+  }
+  // Whether chance cannot be the reason, in an index of `size` keys that is at most as full as
+  // IndexShape allows: somebody chose keys whose hashes collide. By chance a key is 0.1 to 0.4
+  // steps away, at most 0.9 where keys come and go; a few keys in few buckets, more.
+  bool IsContrived(uint64_t size) const { return lost_count || steps > 2 * size + 256; }
 };
 
 class Shard {
@@ -209,7 +254,7 @@ class Shard {
   }
 
   // Makes room for `keys` keys in all. May be called at any size; never shrinks.
-  Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Replace(BucketsFor(keys)); }
+  Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Rebuild(keys); }
 
   // So many rows are taken from the arena at a time, if that has had so many.
   static constexpr uint32_t kLargestRowBlock = 1024;
@@ -237,8 +282,7 @@ class Shard {
   // little more than limit() says.
   Entry Insert(uint64_t word, uint64_t hash, uint32_t row, const EntryData& data = {}) {
     const BucketArray& array = *array_.load(std::memory_order_relaxed);
-    const Entry entry = Place(array, word, hash, row, data);
-    strays_ += entry.bucket != array.Home(hash);
+    const Entry entry = Place(array, word, hash, row, data, &displaced_);
     size_.store(size() + 1, std::memory_order_relaxed);
     return entry;
   }
@@ -269,7 +313,23 @@ class Shard {
   // Keys stay where they were put, also when their home has room again; so a table whose keys come
   // and go slowly loses its order, and searches get longer. Puts the entries in order again when
   // that has gone too far. Called between writes, it keeps searches short at little cost.
-  void Tidy();
+  //
+  // Hashes are public functions, so anybody can choose keys that all start their search in one
+  // bucket. An index whose searches are longer than chance makes them, even in good order, takes a
+  // random seed: its keys are then in an order that nobody can foresee. Other shards, and tables
+  // whose keys nobody chose, keep the order of the hashes.
+  void Tidy() {
+    if (NeedsTidying()) [[unlikely]]
+      Reorder();
+  }
+  // Whether the next insert should wait for Tidy: searches have become longer than chance makes
+  // them.
+  bool IsContrived() const { return displaced_.IsContrived(size()) && size() >= reseed_size_; }
+  // How often the index took a new seed.
+  uint64_t reseeds() const { return reseeds_.load(std::memory_order_relaxed); }
+  // Buckets that were passed by all inserts and moves so far: what collisions have cost.
+  uint64_t steps_taken() const { return steps_taken_; }
+  const Displacement& displaced() const { return displaced_; }
 
   // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, which is
   // the caller's to give back.
@@ -279,20 +339,27 @@ class Shard {
   // Gets a block of rows from the arena.
   Status TakeBlock();
   // Enters a key into the first bucket of its path that is not full. Returns where that is.
+  // Adds how far that is from its home to `displaced`.
   Entry Place(const BucketArray& array, uint64_t word, uint64_t hash, uint32_t row,
-              const EntryData& data);
+              const EntryData& data, Displacement* displaced);
   uint64_t* ScoreOf(Entry entry) const {
     return array_.load(std::memory_order_relaxed)->ScoreOf(entry.bucket, entry.index);
   }
   uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
+  bool NeedsTidying() const {
+    // In order, and as full as it gets, one key in seven is displaced.
+    return displaced_.keys > std::max(16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2) ||
+           IsContrived();
+  }
+  void Reorder();
   // Moves the entries to an array of `count` buckets.
-  Status Replace(uint64_t count);
+  Status Replace(uint64_t count, uint64_t seed);
   // --- shard_move.cc
   // Gives a new array its memory at once.
   static void Populate(const BucketArray& array, size_t bytes);
   // Copies all entries to an array that has none and that nobody else knows. They can be read in
-  // the old one until the new one is published. Returns how many are not in their home.
-  uint64_t MoveEntries(const BucketArray& from, const BucketArray& to);
+  // the old one until the new one is published. Returns how far they are from their homes.
+  Displacement MoveEntries(const BucketArray& from, const BucketArray& to);
 
   // Constant after Create.
   uint32_t number_ = 0;
@@ -306,10 +373,13 @@ class Shard {
   std::atomic<uint64_t> size_{0};
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> bucket_count_{0};
+  std::atomic<uint64_t> reseeds_{0};
   std::mutex mutex_;
   // Guarded by mutex_.
-  uint64_t strays_ = 0;       // Keys that are not in their home,
-  uint64_t tidy_strays_ = 0;  // and how many those were in the best order.
+  Displacement displaced_;
+  uint64_t tidy_displaced_ = 0;  // How many keys were displaced in the best order.
+  uint64_t reseed_size_ = 0;     // Before it has so many keys, the index takes no other seed.
+  uint64_t steps_taken_ = 0;
   std::vector<uint32_t> free_rows_;
 };
 

@@ -1,9 +1,9 @@
 // How a shard moves to another array of buckets, on several threads.
 //
-// Both arrays are in the order of the hashes, so that the first part of one goes to the first part
-// of the other. Each thread moves the entries of a range of buckets, and writes to the same range
-// of the other array only. The few entries that belong elsewhere, near the ends of a range, are put
-// aside and moved in the end.
+// Both arrays are in the order of the keys' positions, so that the first part of one goes to the
+// first part of the other, unless they have different seeds. Each thread moves the entries of a
+// range of buckets, and writes to the same range of the other array only. The few entries that
+// belong elsewhere, near the ends of a range, are put aside and moved in the end.
 #include <algorithm>
 #include <vector>
 
@@ -31,7 +31,7 @@ struct Range {
   uint64_t begin;  // Of the buckets that it may write to.
   uint64_t end;
   std::vector<LateEntry> late;  // With room for some; no more is asked for while entries move.
-  uint64_t strays = 0;
+  Displacement displaced;
   bool complete = true;
 };
 
@@ -50,10 +50,11 @@ struct Range {
     bucket->state.store(state | (1u << i), std::memory_order_relaxed);
     for (uint64_t passed = 0; passed < step; ++passed) {
       std::atomic<uint32_t>& full = array.buckets[home + SearchPath::Offset(passed)].state;
-      full.store(Bucket::WithPasser(full.load(std::memory_order_relaxed)),
-                 std::memory_order_relaxed);
+      const uint32_t counted = Bucket::WithPasser(full.load(std::memory_order_relaxed));
+      range->displaced.lost_count |= Bucket::LostCount(counted);
+      full.store(counted, std::memory_order_relaxed);
     }
-    range->strays += step > 0;
+    range->displaced.Add(step);
     return true;
   }
   return false;
@@ -101,7 +102,15 @@ void Shard::Populate(const BucketArray& array, size_t bytes) {
   });
 }
 
-uint64_t Shard::MoveEntries(const BucketArray& from, const BucketArray& to) {
+Displacement Shard::MoveEntries(const BucketArray& from, const BucketArray& to) {
+  Displacement displaced;
+  const auto place = [&](uint64_t word, uint32_t row, const EntryData& data) {
+    Place(to, word, HashOf(word), row, data, &displaced);
+  };
+  if (from.seed != to.seed) {
+    ForEachMoving(from, 0, from.count, place);
+    return displaced;
+  }
   constexpr size_t kLate = 2048;
   std::vector<Range> ranges(RangesFor(to.count));
   const size_t count = ranges.size();
@@ -120,23 +129,19 @@ uint64_t Shard::MoveEntries(const BucketArray& from, const BucketArray& to) {
                   });
     ranges[r] = std::move(range);
   });
-  uint64_t strays = 0;
-  const auto place = [&](uint64_t word, uint32_t row, const EntryData& data) {
-    const uint64_t hash = HashOf(word);
-    strays += Place(to, word, hash, row, data).bucket != to.Home(hash);
-  };
   if (std::all_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.complete; })) {
     for (const Range& range : ranges) {
-      strays += range.strays;
+      displaced.Add(range.displaced);
+      steps_taken_ += range.displaced.steps;
       for (const LateEntry& entry : range.late) place(entry.word, entry.row, entry.data);
     }
-    return strays;
+    return displaced;
   }
   // Keys that are not spread, as of a program that makes them collide: once more, one by one.
   std::fill_n(reinterpret_cast<std::byte*>(to.buckets), to.count * sizeof(Bucket), std::byte{0});
   ClearRange(to, 0, to.count);
   ForEachMoving(from, 0, from.count, place);
-  return strays;
+  return displaced;
 }
 
 }  // namespace tfra

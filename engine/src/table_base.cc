@@ -86,6 +86,15 @@ uint64_t TableBase::size() const {
   return bounds_ == nullptr ? size : std::min(size, bounds_->max_capacity());
 }
 
+uint64_t TableBase::index_steps() const {
+  uint64_t steps = 0;
+  for (uint32_t s = 0; s < kShards; ++s) {
+    std::lock_guard lock(shards_[s].mutex());
+    steps += shards_[s].steps_taken();
+  }
+  return steps;
+}
+
 Status TableBase::CheckKeys(const KeyBatch& keys) const {
   if (keys.type != options_.key_type) {
     return Status::WrongType(std::string("expected ") + (has_string_keys() ? "string" : "int64") +
@@ -311,6 +320,7 @@ TableStats TableBase::stats() const {
   for (uint32_t s = 0; s < kShards; ++s) {
     stats.capacity += shards_[s].limit();
     stats.index_bytes += shards_[s].index_bytes();
+    stats.reseeds += shards_[s].reseeds();
   }
   if (bounds_ != nullptr) {
     stats.capacity = std::min(stats.capacity, bounds_->max_capacity());

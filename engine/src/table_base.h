@@ -91,6 +91,10 @@ class TableBase : public Table {
   uint32_t epoch() const override { return bounds_ == nullptr ? 0 : bounds_->epoch(); }
   TableStats stats() const override;
 
+  // Buckets that inserts and growth have passed so far, because they were full: what collisions
+  // have cost.
+  uint64_t index_steps() const;
+
   // Takes over what another table has counted and knows of keys that wait, and its clock. REQUIRES:
   // nobody else uses this one yet.
   void CopyHistory(TableBase* other);

@@ -23,7 +23,7 @@ Status TableOf<Keys>::InsertKeys(const uint32_t* keys, size_t count, Insertion<O
       const uint64_t home = array.HomeOf(hash);
       __builtin_prefetch(array.buckets + home, 1);
       PrefetchScores(array, home, evicts ? kCandidateBuckets : 1);
-      bounds_->PrefetchMemory(hash);
+      bounds_->PrefetchMemory(array.PositionOf(hash));
     }
     if (const size_t k = step - (kAhead - kToLikely); evicts && k < count) {
       likely[k % kAhead] = LowestNear(shards_.get(), hash_of(k));
@@ -85,7 +85,8 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
   for (uint32_t k = call.Next(i); k != kEnd; k = call.Next(k)) {
     if (op->Updates(k)) AddOccurrences(call.scoring, *op, k, &occurrences);
   }
-  const uint64_t score = call.scoring.Score(bounds_->Recall(hash), occurrences);
+  const uint64_t score =
+      call.scoring.Score(bounds_->Recall(shard.array()->PositionOf(hash)), occurrences);
   TFRA_RETURN_IF_ERROR(InsertScored(i, score, seen, insertion, &entry));
   if (entry) {
     while ((i = call.Next(i)) != kEnd) {
@@ -93,7 +94,7 @@ Status TableOf<Keys>::InsertChain(uint32_t i, Insertion<Op>* insertion) {
     }
     return Status::Ok();
   }
-  bounds_->Remember(hash, score);
+  bounds_->Remember(shard.array()->PositionOf(hash), score);
   for (; i != kEnd; i = call.Next(i)) {
     if (!op->Inserts(i)) {
       ++tally->ignored;
@@ -119,7 +120,11 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   }
   // Not at the start of a call, as in other tables, but after so many keys of the shard: who is
   // near whom must not depend on how keys were split over threads.
-  if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0) shard.Tidy();
+  if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0 || shard.IsContrived()) {
+    const uint64_t seed = shard.array()->seed;
+    shard.Tidy();
+    if (shard.array()->seed != seed) bounds_->ForgetShard(shard.number());
+  }
   uint32_t number = 0;
   if (bounds_->TakeRoom(shard.size())) {
     const Status status = CatchBadAlloc([&] {
@@ -192,7 +197,8 @@ uint32_t TableOf<Keys>::Evict(const Candidate& candidate, Insertion<Op>* inserti
   }
   shards_[candidate.shard].Erase(entry);
   DropStrings(row, tally);
-  bounds_->Remember(Keys::Hash(word), candidate.score);
+  const BucketArray& array = *shards_[candidate.shard].array();
+  bounds_->Remember(array.PositionOf(Keys::Hash(word)), candidate.score);
   ++tally->evictions;
   return row;
 }

@@ -39,8 +39,9 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
   const bool metadata = hot_op.context.metadata;
   uint64_t hashes[kBlockKeys];
   uint32_t numbers[kBlockKeys];  // Of rows, or kNone.
-  uint32_t strays[kBlockKeys];
+  uint32_t displaced[kBlockKeys];
   size_t left = 0, away = 0;
+  ShardSet contrived = 0;  // Shards that have to be tidied before they take displaced keys.
   // A shard with less room takes no more keys: of equal ones the first must not be left alone.
   uint64_t room = std::min(kBlockKeys, count);
 
@@ -82,24 +83,28 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
     const uint32_t state = home->state.load(std::memory_order_relaxed);
     const bool decided = !(state & Bucket::kOverflow) && (state & Bucket::kUsed) != Bucket::kUsed;
     if (numbers[r] == kNone || !decided || home->Match(words[i], state) != 0) [[unlikely]] {
-      // As all equal keys that follow: they stay in their order.
-      strays[away++] = static_cast<uint32_t>(k);
+      // Later duplicates also land here, which preserves batch order.
+      displaced[away++] = static_cast<uint32_t>(k);
     } else {
       shard.InsertAt(array, home, state, words[i], numbers[r], data(i));
     }
   };
   const auto fetch_next = [&](size_t s) TFRA_INLINE {
-    const uint64_t hash = hashes[strays[s] % kBlockKeys];
+    const uint64_t hash = hashes[displaced[s] % kBlockKeys];
     Bucket* const home = arrays[ShardOf(hash)].Home(hash);
     __builtin_prefetch(home + SearchPath::Offset(1), 1);
     __builtin_prefetch(home + SearchPath::Offset(2), 1);
   };
-  const auto enter_stray = [&](size_t s) TFRA_INLINE {
-    const size_t i = keys[strays[s]], r = strays[s] % kBlockKeys;
+  const auto enter_displaced = [&](size_t s) TFRA_INLINE {
+    const size_t i = keys[displaced[s]], r = displaced[s] % kBlockKeys;
     Shard& shard = ShardFor(hashes[r]);
+    // Once it waits it waits for the whole call, so that of equal keys none overtakes another.
+    if (shard.IsContrived()) [[unlikely]]
+      contrived |= ShardSet{1} << shard.number();
+    const bool waits = contrived >> shard.number() & 1;
     if (numbers[r] == kNone) {
       rest[left++] = static_cast<uint32_t>(i);
-    } else if (FindEntry(shard, words, i)) {
+    } else if (waits || FindEntry(shard, words, i)) {
       shard.GiveRow(numbers[r]);
       rest[left++] = static_cast<uint32_t>(i);
     } else {
@@ -112,7 +117,7 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
     if constexpr (kStreamed) StreamFence();
     away = 0;
     FetchAhead(kFindAhead, begin, end, locate, enter);
-    FetchAhead(kFindAhead, 0, away, fetch_next, enter_stray);
+    FetchAhead(kFindAhead, 0, away, fetch_next, enter_displaced);
   }
   tally->inserts += count - left;
   return left;
@@ -205,6 +210,8 @@ template <typename Op>
   // Both were done before, unless other threads removed the key since or took the room.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
+  if (shard->IsContrived()) [[unlikely]]
+    shard->Tidy();
   uint32_t number = 0;
   TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));
   EditRow(RowAt(number), layout_.stride, [&](std::byte* row) {

@@ -335,11 +335,20 @@ class TableOf : public TableBase {
 
   // --- table_scan.cc
 
-  // Adds the rows of the keys whose search starts in one bucket of a shard and whose hash is `from`
-  // or more. Returns false, with some of them added, if another thread interfered.
-  // Rows in the file are put on a list, to be filled in later.
-  bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home, uint64_t from,
-                    ExportBatch* batch, std::vector<SlowRow>* slow) const;
+  // Which rows of a shard are still to be exported: those of keys whose position, in the order of
+  // `seed`, is `begin` or more. `from`: the same in the order of the present array, which has
+  // another seed if `reordered`.
+  struct ExportRange {
+    uint64_t from;
+    uint64_t begin;
+    uint64_t seed;
+    bool reordered;
+  };
+  // Adds the rows of a range whose search starts in one bucket of a shard. Returns false, with some
+  // of them added, if another thread interfered. Rows in the file are put on a list, to be filled
+  // in later.
+  bool ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home,
+                    const ExportRange& range, ExportBatch* batch, std::vector<SlowRow>* slow) const;
   void AppendRow(uint64_t word, const std::byte* row, ExportBatch* batch) const;
   // What the index has of an entry besides.
   void AppendColumns(const BucketArray& array, const Bucket* bucket, uint32_t index,

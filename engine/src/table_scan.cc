@@ -29,28 +29,47 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
   if (cursor->done) return Status::Ok();
   EpochGuard guard;
   std::vector<SlowRow> slow;
-  uint64_t from = cursor->position;
-  for (uint32_t s = ShardOf(from); s < kShards; from = ++s < kShards ? ShardStart(s) : 0) {
+  ExportRange range{cursor->position, cursor->position, cursor->seed, false};
+  for (uint32_t s = ShardOf(range.from); s < kShards; ++s) {
     const Shard& shard = shards_[s];
     const BucketArray* array = shard.array();
-    for (uint64_t bucket = array->HomeOf(from); bucket < array->count; ++bucket) {
-      if (batch->size >= max_rows) {
+    if (range.from == ShardStart(s)) range.seed = array->seed;
+    // Where the rows of a shard begin that took a new seed: they are exported as a whole.
+    size_t reordered = batch->size, reordered_slow = slow.size();
+    const auto reorder = [&] {
+      if (range.reordered) {
+        Truncate(reordered, batch);
+        slow.resize(reordered_slow);
+      }
+      reordered = batch->size;
+      reordered_slow = slow.size();
+      range.reordered = true;
+      range.from = ShardStart(s);
+    };
+    if (array->seed != range.seed) reorder();
+    for (uint64_t bucket = array->BucketAt(range.from); bucket < array->count; ++bucket) {
+      if (batch->size >= max_rows && !range.reordered) {
         TFRA_RETURN_IF_ERROR(FillRows(&slow, batch));
-        cursor->position = std::max(from, ShardStart(s) | array->FirstHash(bucket));
+        cursor->position = std::max(range.from, ShardStart(s) | array->FirstPosition(bucket));
+        cursor->seed = range.seed;
         return Status::Ok();
       }
       const size_t complete = batch->size, complete_slow = slow.size();
-      for (Backoff backoff; !ExportBucket(shard, *array, bucket, from, batch, &slow);
+      for (Backoff backoff; !ExportBucket(shard, *array, bucket, range, batch, &slow);
            backoff.Wait()) {
         Truncate(complete, batch);
         slow.resize(complete_slow);
         if (shard.array() == array) continue;
-        // The shard has grown: go on from the same hash in the new array.
-        from = std::max(from, ShardStart(s) | array->FirstHash(bucket));
+        // The shard has another array: go on from the same position there.
+        range.from = std::max(range.from, ShardStart(s) | array->FirstPosition(bucket));
+        if (!range.reordered) range.begin = range.from;
+        const uint64_t seed = array->seed;
         array = shard.array();
-        bucket = array->HomeOf(from);
+        if (array->seed != seed) reorder();
+        bucket = array->BucketAt(range.from);
       }
     }
+    if (s + 1 < kShards) range = {ShardStart(s + 1), ShardStart(s + 1), 0, false};
   }
   TFRA_RETURN_IF_ERROR(FillRows(&slow, batch));
   cursor->done = true;
@@ -60,7 +79,7 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, uint64_t home,
-                                 uint64_t from, ExportBatch* batch,
+                                 const ExportRange& range, ExportBatch* batch,
                                  std::vector<SlowRow>* slow) const {
   if (home + kExportAhead < array.count) {
     const Bucket& later = array.buckets[home + kExportAhead];
@@ -86,7 +105,9 @@ bool TableOf<Keys>::ExportBucket(const Shard& shard, const BucketArray& array, u
       if (!(state >> i & 1)) continue;
       const uint64_t word = bucket->words[i].load(std::memory_order_relaxed);
       const uint64_t hash = Keys::Hash(word);
-      if (array.HomeOf(hash) != home || hash < from) continue;
+      const uint64_t position = array.PositionOf(hash);
+      if (array.BucketAt(position) != home || position < range.from) continue;
+      if (range.reordered && BucketArray::PositionOf(hash, range.seed) < range.begin) continue;
       const uint32_t number = bucket->rows[i].load(std::memory_order_relaxed);
       AppendColumns(array, bucket, i, batch);
       if (IsSlow(number)) {

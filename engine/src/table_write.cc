@@ -77,7 +77,7 @@ bool TableOf<Keys>::NearlyAllMissing(const Words& words, const KeyParts& parts, 
   uint64_t looked_at = 0, missing = 0, next = 0, place = 0;
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     // By irregular steps: batches often have one feature in every n-th place.
-    for (; next < place + count; next += 1 + Scramble(next) % (2 * step)) {
+    for (; next < place + count; next += 1 + MixInt64(next) % (2 * step)) {
       const uint32_t i = order[next - place];
       if (!(shards >> ShardOf(Keys::Hash(words[i])) & 1)) continue;
       ++looked_at;

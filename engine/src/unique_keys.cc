@@ -39,13 +39,14 @@ void FindOccurrences(const Words& words, const KeyParts& parts, size_t part,
   const uint32_t bits = 64 - static_cast<uint32_t>(__builtin_clzll(keys * 2 + 1));
   const size_t mask = (size_t{1} << bits) - 1;
   std::vector<Entry> entries(mask + 1);
+  const uint64_t seed = kScrambleSeed;
   parts.ForEachRun(part, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     for (size_t k = 0; k < count; ++k) {
       if (k + kAhead < count) {
-        __builtin_prefetch(&entries[Scramble(words[order[k + kAhead]]) & mask], 1);
+        __builtin_prefetch(&entries[Scramble(words[order[k + kAhead]], seed) & mask], 1);
       }
       const uint32_t i = order[k];
-      size_t place = Scramble(words[i]) & mask;
+      size_t place = Scramble(words[i], seed) & mask;
       while (entries[place].first != kNone &&
              !(entries[place].word == words[i] && words.Equal(entries[place].first, i))) {
         place = (place + 1) & mask;

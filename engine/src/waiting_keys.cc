@@ -9,28 +9,42 @@ namespace tfra {
 namespace {
 
 constexpr size_t kMinPlaces = 16;
+constexpr uint64_t kRecentSearches = 4096;
 
 }  // namespace
 
 size_t WaitingKeys::HomeOf(uint64_t word) const {
   // The top bits are the same for all keys of a shard.
-  const uint64_t hash = (words_are_hashes_ ? word : MixInt64(word)) << kShardBits;
-  return static_cast<size_t>((static_cast<unsigned __int128>(hash) * places_.size()) >> 64);
+  const uint64_t hash = words_are_hashes_ ? word : MixInt64(word);
+  const uint64_t order = seed_ == 0 ? hash << kShardBits : SeededOrder(hash, seed_);
+  return static_cast<size_t>((static_cast<unsigned __int128>(order) * places_.size()) >> 64);
 }
 
-size_t WaitingKeys::Find(uint64_t word, std::string_view bytes) const {
+size_t WaitingKeys::Find(uint64_t word, std::string_view bytes) {
   size_t place = HomeOf(word);
+  uint64_t probes = 1;
   while (places_[place].seen.count != 0 &&
          (places_[place].word != word || (words_are_hashes_ && keys_[place]->view() != bytes))) {
     if (++place == places_.size()) place = 0;
+    ++probes;
   }
+  probes_ += probes;
+  if (recent_searches_ == kRecentSearches) recent_searches_ = recent_probes_ = 0;
+  ++recent_searches_;
+  recent_probes_ += probes;
   return place;
+}
+
+bool WaitingKeys::IsContrived() const {
+  // Three quarters full, a search for a missing key looks at 8.5 places.
+  return recent_probes_ > 12 * recent_searches_ + 1024;
 }
 
 uint32_t WaitingKeys::Add(uint64_t word, std::string_view bytes, uint32_t now, uint32_t times) {
   if (size() >= places_.size() * 3 / 4) {
-    Resize(std::max<size_t>(kMinPlaces, places_.size() * 3 / 2));
+    Resize(std::max<size_t>(kMinPlaces, places_.size() * 3 / 2), seed_);
   }
+  if (IsContrived()) Resize(places_.size(), RandomSeed());
   const size_t place = Find(word, bytes);
   RowMetadata& seen = places_[place].seen;
   if (seen.count == 0) {
@@ -96,6 +110,7 @@ void WaitingKeys::Clear() {
 void WaitingKeys::CopyFrom(const WaitingKeys& other) {
   Clear();
   places_ = other.places_;
+  seed_ = other.seed_;
   keys_.resize(other.keys_.size());
   for (size_t i = 0; i < keys_.size(); ++i) {
     if (other.keys_[i] == nullptr) continue;
@@ -109,6 +124,7 @@ void WaitingKeys::CopyFrom(const WaitingKeys& other) {
 void WaitingKeys::Swap(WaitingKeys* other) {
   places_.swap(other->places_);
   keys_.swap(other->keys_);
+  std::swap(seed_, other->seed_);
   std::swap(key_bytes_, other->key_bytes_);
   const uint64_t mine = size();
   NoteSize(other->size());
@@ -129,16 +145,18 @@ void WaitingKeys::Shrink() {
   const size_t enough = std::max<size_t>(kMinPlaces, size() * 3 / 2);
   if (places_.size() <= 2 * enough) return;
   try {
-    Resize(enough);
+    Resize(enough, seed_);
   } catch (const std::bad_alloc&) {
     return;  // They stay where they are.
   }
   NoteSize(size());
 }
 
-void WaitingKeys::Resize(size_t count) {
+void WaitingKeys::Resize(size_t count, uint64_t seed) {
   std::vector<Place> places(count);
   std::vector<Blob*> keys(words_are_hashes_ ? count : 0);
+  seed_ = seed;
+  recent_searches_ = recent_probes_ = 0;
   places.swap(places_);
   keys.swap(keys_);
   for (size_t i = 0; i < places.size(); ++i) {

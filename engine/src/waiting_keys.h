@@ -1,5 +1,8 @@
 // Keys that were seen but have not entered the table, with how often and when: a small hash table
 // of one shard. One thread at a time may use it, but any may ask for its size and bytes.
+//
+// Keys lie in the order of their hashes, until searches get longer than chance makes them: then
+// somebody chose keys that collide, and they are put into a random order.
 #pragma once
 
 #include <atomic>
@@ -35,6 +38,9 @@ class WaitingKeys {
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
+  // Places looked at by all searches so far.
+  uint64_t probes() const { return probes_; }
+
   // Calls body(word, key bytes, metadata) for each.
   template <typename Body>
   void ForEach(Body&& body) const {
@@ -52,17 +58,24 @@ class WaitingKeys {
   };
 
   // The key's place, or the free one where it would go. REQUIRES: a free place.
-  size_t Find(uint64_t word, std::string_view bytes) const;
+  size_t Find(uint64_t word, std::string_view bytes);
+  // Whether chance cannot be the reason for the length of the last searches.
+  bool IsContrived() const;
   size_t HomeOf(uint64_t word) const;
   // Empties a place, and moves those behind it up so that they are found.
   void RemoveAt(size_t place);
-  // Moves the keys to so many places. Throws std::bad_alloc.
-  void Resize(size_t count);
+  // Moves the keys to so many places, in the order of a seed. Throws std::bad_alloc.
+  void Resize(size_t count, uint64_t seed);
   void NoteSize(uint64_t size);
 
   const bool words_are_hashes_;
   std::vector<Place> places_;  // Open addressing, neighbour by neighbour.
   std::vector<Blob*> keys_;    // Of string keys, by place.
+  uint64_t seed_ = 0;          // Of the order of keys; 0: that of their hashes.
+  uint64_t probes_ = 0;
+  // Of the last searches, some thousand at most.
+  uint64_t recent_searches_ = 0;
+  uint64_t recent_probes_ = 0;
   uint64_t key_bytes_ = 0;
   std::atomic<uint64_t> size_{0};
   std::atomic<uint64_t> bytes_{0};

@@ -68,7 +68,7 @@ TEST(BoundedTableTakesABatchLargerThanItself) {
 
 // Many times the keys that a thread writes with one lock, each of them twice.
 TEST(BoundedFullTableTakesALargeBatch) {
-  const int64_t max_capacity = 160'000 / kSlowdown, fresh = max_capacity / 4;
+  const int64_t max_capacity = 160'000 / kSlowdown, fresh = max_capacity / 8;
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table =
         MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity, key_type));
@@ -222,7 +222,7 @@ TEST(LowestNearLooksAtTheNextBuckets) {
     return lowest;
   };
   for (uint64_t home = 0; home < array.count; ++home) {
-    const uint64_t hash = array.FirstHash(home);
+    const uint64_t hash = array.FirstPosition(home);
     CHECK_EQ(array.HomeOf(hash), home);
     const Candidate found = LowestNear(shards.data(), hash);
     CHECK_EQ(found.score, lowest_in(home, kCandidateBuckets));
@@ -238,7 +238,7 @@ TEST(LowestNearLooksAtTheNextBuckets) {
     }
   }
   for (uint64_t home = 0; home < array.count; ++home) {
-    const Shard::Entry found = LowestNear(shards.data(), array.FirstHash(home)).entry;
+    const Shard::Entry found = LowestNear(shards.data(), array.FirstPosition(home)).entry;
     CHECK(found.bucket == last.bucket && found.index == last.index);
   }
 }

@@ -6,37 +6,13 @@
 #include <numeric>
 #include <random>
 
+#include "crafted_keys.h"
 #include "hash.h"
 #include "shard.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
 namespace {
-
-// x with MixInt64(x) == hash: undoes the steps of hash.h backwards.
-uint64_t UnmixInt64(uint64_t hash) {
-  const auto inverse = [](uint64_t odd) {
-    uint64_t x = odd;  // Newton's iteration doubles the correct bits; odd * odd is 1 modulo 8.
-    for (int i = 0; i < 6; ++i) x *= 2 - odd * x;
-    return x;
-  };
-  const auto unshift = [](uint64_t x, int shift) {
-    uint64_t y = x;
-    for (int i = 0; i < 3; ++i) y = x ^ (y >> shift);
-    return y;
-  };
-  uint64_t x = unshift(hash, 27);
-  x *= inverse(0x1C69B3F74AC4AE35u);
-  x = unshift(x, 33);
-  x *= inverse(0x3C79AC492BA7B653u);
-  return unshift(x, 27);
-}
-
-std::vector<int64_t> KeysOf(size_t n, const std::function<uint64_t(uint64_t)>& key) {
-  std::vector<int64_t> keys(n);
-  for (size_t i = 0; i < n; ++i) keys[i] = static_cast<int64_t>(key(i));
-  return keys;
-}
 
 // Inserts, finds, misses, exports and removes.
 void RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& absent) {
@@ -158,59 +134,67 @@ TEST(TableKeysOfOneShardAndBucket) {
   }
 }
 
-// Strings with one 64-bit hash. FoldMultiply(a, b) is 0 for any b once a is 0, and for 16 bytes a
-// is the first word xor a constant: so all strings of 16 bytes that start with it collide.
-std::string Colliding(uint64_t i) {
-  std::string text(16, '\0');
-  for (int byte = 0; byte < 8; ++byte) {
-    text[static_cast<size_t>(byte)] = static_cast<char>(hash_internal::kPi[2] >> (8 * byte) & 0xFF);
-    text[static_cast<size_t>(byte) + 8] = static_cast<char>(i >> (8 * byte) & 0xFF);
-  }
+// Pairs of strings that HashBytes cannot tell apart. Found by following the chain x, hash of x,
+// hash of that, and so on, from several starts until two chains met: some 2^32 hashes for each
+// pair.
+constexpr uint64_t kEqualHashes[][2] = {{0x5F38AE06920A02DC, 0x3E5CBE3E716A952E},
+                                        {0x5C307E92488193B7, 0xEB0E51C17BA03AB4},
+                                        {0x7091A870015A3FC5, 0x4886504A12768C7A},
+                                        {0xCB4D35824771E530, 0x5DEEFC84A936D1E2}};
+
+std::string TextOf(uint64_t word) {
+  std::string text;
+  for (int byte = 0; byte < 8; ++byte) text += static_cast<char>(word >> (8 * byte) & 0xFF);
   return text;
 }
 
+// One string of each pair, the other, and strings of other hashes.
 TEST(TableStringsOfOneHash) {
-  constexpr size_t kKeys = 300;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < kKeys; ++i) names.push_back(Colliding(i));
-  for (const std::string& name : names) {
-    CHECK_EQ(HashBytes(name.data(), 16), HashBytes(names[0].data(), 16));
+  std::vector<std::string> names, twins;
+  for (const auto& [first, second] : kEqualHashes) {
+    names.push_back(TextOf(first));
+    twins.push_back(TextOf(second));
+    CHECK_EQ(HashBytes(names.back().data(), 8), HashBytes(twins.back().data(), 8));
+    CHECK(names.back() != twins.back());
   }
-  const TestKeys keys(names);
+  for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
   for (ValueType type : {ValueType::kInt32, ValueType::kFloat32, ValueType::kString}) {
     TableOptions options = OptionsOf(KeyType::kString, type, 2);
     if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
     std::unique_ptr<Table> table = MakeTable(options);
     const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 100); };
+    AssignNumbers(*table, TestKeys(names), number);
+    Flags exists(names.size() + twins.size());
+    TestRows found(type, twins.size(), 2);
+    CHECK_OK(table->Lookup(TestKeys(twins).batch(), {}, found.out(), exists.data()));
+    CHECK_EQ(exists.Count(), 0u);
+    std::vector<std::string> all = names;
+    all.insert(all.end(), twins.begin(), twins.end());
+    const TestKeys keys(all);
     AssignNumbers(*table, keys, number);
     ContentsMap contents = Contents(*table);
-    CHECK_EQ(contents.size(), kKeys);
-    for (size_t i = 0; i < kKeys; ++i) {
-      CHECK(contents[names[i]] == (std::vector<int>{number(i, 0), number(i, 1)}));
+    CHECK_EQ(contents.size(), all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      CHECK(contents[all[i]] == (std::vector<int>{number(i, 0), number(i, 1)}));
     }
-    const TestKeys absent(std::vector<std::string>{Colliding(1000), Colliding(2000)});
-    Flags exists(kKeys);
-    TestRows found(type, 2, 2);
-    CHECK_OK(table->Lookup(absent.batch(), {}, found.out(), exists.data()));
-    CHECK_EQ(exists.Count(), 0u);
     if (IsFloating(type)) {
-      // One step per distinct key although all hashes are equal: -1 for each of two gradients.
-      std::vector<std::string> twice = names;
-      twice.insert(twice.end(), names.begin(), names.end());
-      const std::vector<float> ones(4 * kKeys, 1.0f);
+      // One step per distinct key, although hashes are equal: -1 for each of two gradients.
+      std::vector<std::string> twice = all;
+      twice.insert(twice.end(), all.begin(), all.end());
+      const std::vector<float> ones(4 * all.size(), 1.0f);
       UpdateParams params;
       params.learning_rate = 1;
       CHECK_OK(table->ApplyGradients(TestKeys(twice).batch(), ones.data(), type, params));
-      CHECK_EQ(Contents(*table)[names[5]][0], 5 - 2);
+      contents = Contents(*table);
+      for (size_t i = 0; i < all.size(); ++i) CHECK_EQ(contents[all[i]][0], number(i, 0) - 2);
     }
     size_t removed = 0;
-    const TestKeys some(std::vector<std::string>(names.begin(), names.begin() + 200));
-    CHECK_OK(table->Remove(some.batch(), &removed));
-    CHECK_EQ(removed, 200u);
+    CHECK_OK(table->Remove(TestKeys(twins).batch(), &removed));
+    CHECK_EQ(removed, twins.size());
     CHECK_OK(table->Contains(keys.batch(), exists.data()));
-    for (size_t i = 0; i < kKeys; ++i) CHECK_EQ(exists[i], i >= 200);
+    for (size_t i = 0; i < all.size(); ++i) CHECK_EQ(exists[i], i < names.size());
     CHECK_OK(table->Shrink());
-    CHECK_EQ(Contents(*table).size(), 100u);
+    CHECK_EQ(Contents(*table).size(), names.size());
   }
 }
 

@@ -166,6 +166,7 @@ using MetadataPredicate = std::function<bool(const RowMetadata&)>;
 // Where an export goes on. Starts at its default value.
 struct ExportCursor {
   uint64_t position = 0;
+  uint64_t seed = 0;  // Of the order in which `position` counts.
   bool done = false;
 };
 
@@ -290,8 +291,9 @@ class Table {
   virtual Status Clear() = 0;
   virtual uint64_t size() const = 0;
 
-  // Fills `batch` with about `max_rows` rows from the cursor on (never much more: rows that start
-  // in one bucket stay together) and moves the cursor. A key that is in the table from the first
+  // Fills `batch` with about `max_rows` rows from the cursor on (not much more: rows that start in
+  // one bucket stay together, and so does the rest of a sixteenth of the hashes that took a new
+  // order since the call before) and moves the cursor. A key that is in the table from the first
   // call to the last is exported exactly once, whatever other threads do meanwhile; one that leaves
   // and comes back may be exported twice.
   virtual Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) = 0;
