@@ -1,6 +1,10 @@
 // The keys of a writing call, split over threads by shard: equal keys meet in one part, in their
 // order, and no two parts write to the same shard. Within a part keys keep their order, so that the
 // rows a call brings are read nearly in sequence.
+//
+// The caller's array of int64 keys is read once, here, and kept: another thread may write to it, as
+// to the buffer of a data loader that is used again. The call then writes to one or the other of
+// the keys that were there, and never takes one key for two.
 #pragma once
 
 #include <array>
@@ -22,8 +26,9 @@ inline constexpr ShardSet kAllShards = ~ShardSet{0} >> (64 - kShards);
 
 class KeyParts {
  public:
+  // words: the keys as they were read.
   template <typename Keys>
-  static KeyParts Split(const Words& words);
+  static KeyParts Split(const KeyBatch& keys, Words* words);
 
   size_t parts() const { return shards_.size(); }
   // The shards that a part has keys of.
@@ -88,8 +93,16 @@ class ShardLocks {
 };
 
 template <typename Keys>
-KeyParts KeyParts::Split(const Words& words) {
-  const size_t n = words.size();
+KeyParts KeyParts::Split(const KeyBatch& keys, Words* words) {
+  const size_t n = keys.size;
+  uint64_t* kept = nullptr;
+  *words = Keys::kStrings ? Words(keys) : Words(n, &kept);
+  // Each word is read once: what is kept is what the shard was chosen by.
+  const auto read = [&](size_t i) TFRA_INLINE {
+    if constexpr (Keys::kStrings) return (*words)[i];
+    const int64_t key = __atomic_load_n(keys.ints + i, __ATOMIC_RELAXED);
+    return kept[i] = static_cast<uint64_t>(key);
+  };
   // Two per thread, so that one whose CPU is busy elsewhere does less.
   const size_t threads = ThreadsFor(n);
   const size_t parts = threads == 1 ? 1 : std::min<size_t>(2 * threads, kShards);
@@ -104,7 +117,7 @@ KeyParts KeyParts::Split(const Words& words) {
     std::array<uint64_t, kShards> count{};
     const std::unique_ptr<uint8_t[]> shard_of(new uint8_t[end - begin]);
     for (size_t i = begin; i < end; ++i) {
-      const uint32_t shard = ShardOf(Keys::Hash(words[i]));
+      const uint32_t shard = ShardOf(Keys::Hash(read(i)));
       shard_of[i - begin] = static_cast<uint8_t>(shard);
       ++count[shard];
     }

@@ -200,12 +200,14 @@ void PoolRows(const Pooling& pooling, size_t first, size_t last, ValueType type,
   }
 }
 
-Status Pool(const Pooling& pooling, const void* rows, size_t n, ValueType type, size_t dim,
+Status Pool(const Pooling& given, const void* rows, size_t n, ValueType type, size_t dim,
             void* out) {
   if (!IsFloating(type)) {
     return Status::WrongType(std::string("expected floating values to combine, received ") +
                              NameOf(type));
   }
+  const KeptPooling kept(given);
+  const Pooling& pooling = kept.get();
   TFRA_RETURN_IF_ERROR(CheckPooling(pooling, n));
   const size_t row_bytes = dim * SizeOf(type);
   const auto read = [&](size_t begin, size_t end, std::byte* block) {

@@ -3,11 +3,29 @@
 
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "tfra/pooling.h"
 #include "tfra/types.h"
 
 namespace tfra {
+
+// A pooling with splits of its own. The caller's may change after they were checked, if another
+// thread writes to them, and they say where rows are.
+class KeptPooling {
+ public:
+  explicit KeptPooling(const Pooling& pooling)
+      : splits_(pooling.splits, pooling.splits + pooling.segments + 1), pooling_(pooling) {
+    pooling_.splits = splits_.data();
+  }
+  KeptPooling(const KeptPooling&) = delete;
+  KeptPooling& operator=(const KeptPooling&) = delete;
+  const Pooling& get() const { return pooling_; }
+
+ private:
+  const std::vector<int64_t> splits_;
+  Pooling pooling_;
+};
 
 // Calls body(first, last) for consecutive ranges of segments, on several threads. A segment is
 // never divided: how rows are combined does not depend on threads.

@@ -61,12 +61,14 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& defaults,
-                                   const Pooling& pooling, void* out) try {
+                                   const Pooling& given, void* out) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   if (!IsFloating(options_.value_type)) {
     return Status::WrongType(std::string("expected floating values to combine, received ") +
                              NameOf(options_.value_type));
   }
+  const KeptPooling kept(given);
+  const Pooling& pooling = kept.get();
   TFRA_RETURN_IF_ERROR(CheckPooling(pooling, keys.size));
   const Words words(keys);
   const size_t dim = static_cast<size_t>(options_.dim);

@@ -28,7 +28,8 @@ template <typename Keys>
 Status TableOf<Keys>::FindOrInsert(const KeyBatch& keys, const Defaults& defaults, void* values,
                                    bool* exists, const Scores& scores) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  const Words words(keys);
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   const RowContext context = Context(NewKeys::kInsert);
   const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
   if (!has_string_values()) {
@@ -36,7 +37,7 @@ Status TableOf<Keys>::FindOrInsert(const KeyBatch& keys, const Defaults& default
                            ? nullptr
                            : static_cast<const std::byte*>(defaults.rows);
     const size_t bytes = layout_.value_bytes;
-    return Write(words, KeyParts::Split<Keys>(words),
+    return Write(words, parts,
                  FindOrInsertOp{context,
                                 {initializer_, rows, row_per_key ? bytes : 0, bytes},
                                 static_cast<std::byte*>(values),
@@ -64,7 +65,7 @@ Status TableOf<Keys>::FindOrInsert(const KeyBatch& keys, const Defaults& default
   // Strings that are found stay until they are copied, also if they leave the table meanwhile.
   EpochGuard guard;
   TFRA_RETURN_IF_ERROR(
-      Write(words, KeyParts::Split<Keys>(words),
+      Write(words, parts,
             FindOrInsertStringsOp{context, &blobs, found.data(), was_there.get(), dim}, scores));
   for (size_t place = 0; place < n; ++place) {
     static_cast<std::string*>(values)[place] =
@@ -101,8 +102,8 @@ Status TableOf<Keys>::AssignScores(const KeyBatch& keys, const uint64_t* scores)
   TFRA_RETURN_IF_ERROR(CheckBounded("assigning scores"));
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   bounds_->AdvancePast(scores, keys.size);
-  const Words words(keys);
-  const KeyParts parts = KeyParts::Split<Keys>(words);
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Tally tally;
     parts.ForEachRun(part, kKeysPerLock, [&](const uint32_t* order, size_t count) {

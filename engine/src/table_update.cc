@@ -19,11 +19,12 @@ Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const
                                  const RowMetadata* metadata, const Scores& scores,
                                  bool insert_missing, NewKeys new_keys, const Report& report) {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  const Words words(keys);
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   const RowContext context = Context(new_keys);
   if (!has_string_values()) {
     return WithRowBytes(slots == nullptr ? layout_.value_bytes : 0, [&](auto size) {
-      return Write(words, KeyParts::Split<Keys>(words),
+      return Write(words, parts,
                    AssignOp<size>{context, static_cast<const std::byte*>(values),
                                   static_cast<const std::byte*>(slots), metadata, insert_missing},
                    scores, report);
@@ -37,8 +38,8 @@ Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const
   for (size_t i = 0; i < n; ++i) {
     if (!strings[i].empty()) TFRA_RETURN_IF_ERROR(blobs.Make(i, strings[i], "value"));
   }
-  return Write(words, KeyParts::Split<Keys>(words),
-               AssignStringsOp{context, &blobs, metadata, insert_missing, dim, {}}, scores, report);
+  return Write(words, parts, AssignStringsOp{context, &blobs, metadata, insert_missing, dim, {}},
+               scores, report);
 }
 
 template <typename Keys>
@@ -48,10 +49,15 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   if (has_string_values()) {
     return Status::WrongType("accumulating needs values that can be added, received string values");
   }
-  const Words words(keys);
+  // Read once, as keys are, and bytes other than 0 and 1 are true.
+  const std::unique_ptr<bool[]> known(new bool[keys.size]);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(exists);
+  for (size_t i = 0; i < keys.size; ++i) known[i] = bytes[i] != 0;
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   const RowContext context = Context(new_keys);
-  return Write(words, KeyParts::Split<Keys>(words),
-               AccumulateOp{context, static_cast<const std::byte*>(deltas), exists,
+  return Write(words, parts,
+               AccumulateOp{context, static_cast<const std::byte*>(deltas), known.get(),
                             AddFor(options_.value_type), static_cast<size_t>(options_.dim)},
                scores);
 }
@@ -65,11 +71,12 @@ Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const 
     return Status::WrongType(std::string("expected a table of floating values, received ") +
                              NameOf(options_.value_type) + " values");
   }
-  const Words words(keys);
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   const RowContext context = Context(new_keys);
   const ValueType compute = ComputeType(options_.value_type);
   return Write(
-      words, KeyParts::Split<Keys>(words),
+      words, parts,
       AddToRowOp{context, static_cast<const std::byte*>(deltas),
                  static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
                  static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)},
@@ -95,8 +102,8 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                              ", received " + NameOf(gradient_type));
   }
   const size_t dim = static_cast<size_t>(options_.dim);
-  const Words words(keys);
-  KeyParts parts = KeyParts::Split<Keys>(words);
+  Words words;
+  KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   const auto next = parts.ExtractDuplicates(words);
   const RowUpdater updater(options_.rule, params, options_.value_type, dim);
   const RowContext context = Context(new_keys);
@@ -113,8 +120,8 @@ template <typename Keys>
 Status TableOf<Keys>::Touch(const KeyBatch& keys, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
   TFRA_RETURN_IF_ERROR(CheckMetadata("renewing metadata"));
-  const Words words(keys);
-  KeyParts parts = KeyParts::Split<Keys>(words);
+  Words words;
+  KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   parts.ExtractDuplicates(words);
   return Write(words, parts, TouchOp{Context(has_string_values() ? NewKeys::kDrop : new_keys)}, {});
 }
@@ -124,8 +131,8 @@ template <typename Keys>
 Status TableOf<Keys>::RemoveKeys(const KeyBatch& keys, uint64_t Tally::* counter,
                                  size_t* removed) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  const Words words(keys);
-  const KeyParts parts = KeyParts::Split<Keys>(words);
+  Words words;
+  const KeyParts parts = KeyParts::Split<Keys>(keys, &words);
   std::atomic<size_t> total{0};
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
     Counting([&](Tally* tally) {

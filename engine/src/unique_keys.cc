@@ -163,9 +163,9 @@ Status UniqueKeys::Find(const KeyBatch& keys, UniqueKeys* out) try {
   UniqueKeys found;
   State& state = *found.state_;
   state.keys = keys.size;
-  const Words words(keys);
-  const KeyParts parts = keys.type == KeyType::kString ? KeyParts::Split<StringKeys>(words)
-                                                       : KeyParts::Split<IntKeys>(words);
+  Words words;
+  const KeyParts parts = keys.type == KeyType::kString ? KeyParts::Split<StringKeys>(keys, &words)
+                                                       : KeyParts::Split<IntKeys>(keys, &words);
   const std::unique_ptr<Occurrence[]> occurrences(new Occurrence[keys.size]);
   const std::unique_ptr<uint32_t[]> counts(new uint32_t[keys.size]);
   ParallelFor(parts.parts(), parts.parts(), [&](size_t part) {
@@ -201,8 +201,10 @@ Status UniqueKeys::Sum(const void* gradients, ValueType type, size_t dim, const 
 TFRA_CATCH_BAD_ALLOC
 
 Status UniqueKeys::SumPooled(const void* gradients, ValueType type, size_t dim,
-                             const Pooling& pooling, void* sums) const try {
+                             const Pooling& given, void* sums) const try {
   TFRA_RETURN_IF_ERROR(CheckGradients(type));
+  const KeptPooling kept(given);
+  const Pooling& pooling = kept.get();
   TFRA_RETURN_IF_ERROR(CheckPooling(pooling, state_->keys));
   if (pooling.max_norm != 0) {
     return Status::InvalidArgument("expected a pooling without max_norm, received " +

@@ -345,13 +345,13 @@ TEST(GivingRowsBackTakesNoMemory) {
   const std::vector<int32_t> values(static_cast<size_t>(kKeys), 7);
   CHECK_OK(table->Assign(there.batch(), values.data()));
   CHECK_OK(table->Reserve(kKeys + 100'000));
-  // What the call itself needs is less.
-  smallest_to_fail = 5000;
+  // What the call itself needs, at most 8 bytes for each key, is less.
+  smallest_to_fail = 8100;
   int64_t fresh = kKeys;
   for (int64_t round = 0; round < 40; ++round) {
     // The first half are new, and so the second is taken for new.
-    std::vector<int64_t> keys(1024, round);
-    for (size_t i = 0; i < 512; ++i) keys[i] = fresh++;
+    std::vector<int64_t> keys(1000, round);
+    for (size_t i = 0; i < 500; ++i) keys[i] = fresh++;
     const Outcome outcome = CallWithFailure(false, 0, *table, [&](Table& t) {
       return t.Assign(KeyBatch(keys.data(), keys.size()), values.data());
     });
