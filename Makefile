@@ -9,14 +9,15 @@ SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.
 
 say = @printf '\n== %s\n'
 
-.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize bench bench-quick bench-large docs wheel wheels clean
+.PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize sanitize-engine \
+  sanitize-adapters bench bench-quick bench-large docs wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
 	@echo "make test      set up, then lint, types, C++ tests and Python tests"
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
-	@echo "make sanitize  the C++ tests under the address and undefined sanitizers, and those with threads under"
-	@echo "               the thread sanitizer"
+	@echo "make sanitize  the C++ tests and those of both adapters under the address and undefined sanitizers,"
+	@echo "               and C++ tests with threads under the thread sanitizer"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (needs 54 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
@@ -95,14 +96,51 @@ SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspa
 # Those that have several threads on one table. All tests under the thread sanitizer take hours.
 TESTS_WITH_THREADS := Concurren Threads Restrict ShardMoves Streamed Waiting
 
-sanitize: $(VENV)/.ready
-	$(say) "address and undefined-behaviour sanitizers"
+sanitize: sanitize-engine sanitize-adapters
+	$(say) "no report"
+
+sanitize-engine: $(VENV)/.ready
+	$(say) "address and undefined-behaviour sanitizers: engine"
 	$(call SANITIZE,asan,address$(comma)undefined)
 	build/asan/engine/engine_tests
 	$(say) "thread sanitizer"
 	$(call SANITIZE,tsan,thread)
 	build/tsan/engine/engine_tests $(TESTS_WITH_THREADS)
-	$(say) "no report"
+
+# The package built with sanitizers, in an environment of its own: all other packages come from
+# $(VENV), whose files `.pth` are not read from there, so that its own tfra is not found.
+SANITIZED := build/sanitized
+
+$(SANITIZED)/.installed: $(VENV)/.ready $(ENGINE) $(shell find src -name '*.py')
+	$(say) "building tfra with sanitizers"
+	$(BIN)/python -m venv --without-pip $(SANITIZED)
+	site=$$($(SANITIZED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	$(BIN)/python -c 'import sys; print(*[p for p in sys.path if p.endswith("site-packages")], sep="\n")' \
+	  > $$site/dependencies.pth && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  --upgrade --target $$site -C build-dir=build/asan-python \
+	  -C cmake.define.TFRA_SANITIZE=address,undefined .
+	@touch $@
+
+# The contract of each adapter: every type of keys and values, hostile arguments, threads, files. All
+# tests would take an hour.
+TESTS_OF_ADAPTERS := $(addprefix tests/,test_table_contract.py test_table_model.py \
+  test_table_inputs.py test_errors.py test_threads.py test_update_rules.py test_metadata.py \
+  tensorflow/test_tables.py tensorflow/test_variable.py tensorflow/test_checkpoints.py \
+  tensorflow/test_tf_errors.py tensorflow/test_pooling.py \
+  hkv/test_bounded_table.py hkv/test_hkv_table.py hkv/test_hkv_saving.py hkv/test_tiers_table.py \
+  upkeep/test_table_admission.py upkeep/test_admission_saving.py)
+
+# Python itself is built without sanitizers: their library must be loaded before it, and with it that
+# of C++, in which it looks for what throws. Python and TensorFlow keep memory until the process ends,
+# so leaks are looked for in the tests of the engine only. One test measures memory, of which the
+# sanitizers take more.
+sanitize-adapters: $(SANITIZED)/.installed
+	$(say) "address and undefined-behaviour sanitizers: adapters"
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(SANITIZED)/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(TESTS_OF_ADAPTERS) \
+	  -k "not take_one_copy"
 
 bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "engine against the physical limit"

@@ -93,3 +93,11 @@ def test_issue_forms_have_what_github_wants(name: str) -> None:
 def test_programs_that_wheels_are_tried_with_exist() -> None:
     named = re.findall(r"\{project\}/(\S+?)\"", (ROOT / "pyproject.toml").read_text())
     assert named and all((ROOT / path).is_file() for path in named)
+
+
+def test_tests_that_run_under_sanitizers_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    named = re.search(r"^TESTS_OF_ADAPTERS := \$\(addprefix (\S+),(.*)\)$", makefile, re.MULTILINE)
+    assert named is not None
+    files = [ROOT / (named[1] + name) for name in named[2].split()]
+    assert len(files) >= 10 and all(path.is_file() for path in files)
