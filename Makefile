@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 CPP := build/cpp
 ENGINE := $(shell find engine adapters CMakeLists.txt pyproject.toml -type f)
-SOURCES := $(shell find engine adapters -name '*.cc' -o -name '*.h' -o -name '*.inc')
+SOURCES := $(shell find engine adapters fuzz -name '*.cc' -o -name '*.h' -o -name '*.inc')
 
 say = @printf '\n== %s\n'
 
 .PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize sanitize-engine \
-  sanitize-adapters bench bench-quick bench-large docs wheel wheels clean
+  sanitize-adapters fuzz bench bench-quick bench-large docs wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-tf-matrix  the TensorFlow tests on TensorFlow 2.16 to 2.21, with one built library"
 	@echo "make sanitize  the C++ tests and those of both adapters under the address and undefined sanitizers,"
 	@echo "               and C++ tests with threads under the thread sanitizer"
+	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=60 (needs clang)"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (needs 54 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
@@ -141,6 +142,20 @@ sanitize-adapters: $(SANITIZED)/.installed
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(SANITIZED)/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(TESTS_OF_ADAPTERS) \
 	  -k "not take_one_copy"
+
+# Every file fuzz/NAME_fuzz.cc is a target; fuzz/README.md says what each one does.
+FUZZ_SECONDS ?= 60
+CLANG ?= $(firstword $(foreach name,clang++ $(addprefix clang++-,21 20 19 18 17 16 15 14), \
+  $(shell command -v $(name))))
+
+fuzz: $(VENV)/.ready
+	$(say) "fuzzing"
+	@test -n "$(CLANG)" || { echo "make fuzz needs clang and its sanitizers. On Debian:" \
+	  "apt-get install clang-14 libclang-rt-14-dev (or a later version)"; exit 1; }
+	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_CXX_COMPILER=$(CLANG) -DTFRA_FUZZ=ON -DTFRA_SANITIZE=address,undefined > /dev/null
+	$(BIN)/cmake --build build/fuzz -j $(JOBS)
+	$(BIN)/python fuzz/run.py build/fuzz $(FUZZ_SECONDS) $(JOBS)
 
 bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "engine against the physical limit"

@@ -95,6 +95,18 @@ def test_programs_that_wheels_are_tried_with_exist() -> None:
     assert named and all((ROOT / path).is_file() for path in named)
 
 
+def test_every_fuzz_target_is_described_and_has_a_small_corpus() -> None:
+    targets = {path.stem for path in ROOT.glob("fuzz/*_fuzz.cc")}
+    assert len(targets) >= 5
+    page = (ROOT / "fuzz/README.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == targets
+    assert {path.name for path in ROOT.glob("fuzz/corpus/*")} == targets
+    for target in targets:
+        assert "LLVMFuzzerTestOneInput" in (ROOT / f"fuzz/{target}.cc").read_text()
+        sizes = [path.stat().st_size for path in ROOT.glob(f"fuzz/corpus/{target}/*")]
+        assert sizes and sum(sizes) <= 32 << 10, "git keeps every version of these files"
+
+
 def test_tests_that_run_under_sanitizers_exist() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     named = re.search(r"^TESTS_OF_ADAPTERS := \$\(addprefix (\S+),(.*)\)$", makefile, re.MULTILINE)

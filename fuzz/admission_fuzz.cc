@@ -1,0 +1,154 @@
+// What a checkpoint says of keys that wait to enter a table, from any bytes: the table takes it, or
+// refuses it and stays as it was; and can be used and saved afterwards.
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "input.h"
+#include "tfra/table.h"
+
+namespace tfra::fuzz {
+namespace {
+
+AdmissionSpec SpecOf(Input* input) {
+  AdmissionSpec spec;
+  spec.kind = static_cast<AdmissionKind>(input->Below(4));
+  constexpr uint32_t kCounts[] = {1, 2, 3, 15, 16, 255, 256, 65535};
+  spec.min_count = kCounts[input->Below(std::size(kCounts))];
+  spec.filter_keys = 1 + int64_t{input->Below(256)} * input->Below(8);
+  spec.filter_error = (1 + input->Below(255)) / 256.0;
+  spec.probability = input->Below(5) / 4.0;
+  spec.seed = input->Below(4);
+  return spec;
+}
+
+// Takes a step for some keys: those that the rule lets in enter.
+void Use(Table* table, Input* input) {
+  const size_t n = input->Below(24);
+  std::vector<int64_t> ints(n);
+  std::vector<std::string> strings(n);
+  const bool has_strings = table->options().key_type == KeyType::kString;
+  for (size_t i = 0; i < n; ++i) {
+    if (has_strings) {
+      strings[i] = input->StringKey();
+    } else {
+      ints[i] = input->IntKey();
+    }
+  }
+  const std::vector<std::string_view> views(strings.begin(), strings.end());
+  const KeyBatch keys = has_strings ? KeyBatch(views.data(), n) : KeyBatch(ints.data(), n);
+  const std::vector<float> gradients(n, 1.0f);
+  const uint64_t before = table->size();
+  REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ValueType::kFloat32, {}));
+  REQUIRE(table->size() >= before && table->size() <= before + n);
+  std::vector<float> values(n);
+  REQUIRE_OK(table->Lookup(keys, {}, values.data(), nullptr));
+}
+
+AdmissionState SavedOf(Table* table) {
+  AdmissionState state;
+  REQUIRE_OK(table->ExportAdmission(&state));
+  return state;
+}
+
+// States that tell the same, whatever the order of their keys.
+bool Same(const AdmissionState& a, const AdmissionState& b) {
+  using Key = std::tuple<int64_t, std::string, uint32_t, uint32_t>;
+  const auto keys_of = [](const AdmissionState& state) {
+    std::vector<Key> keys;
+    for (size_t i = 0; i < state.seen.size(); ++i) {
+      keys.emplace_back(state.int_keys.empty() ? 0 : state.int_keys[i],
+                        state.string_keys.empty() ? "" : state.string_keys[i], state.seen[i].time,
+                        state.seen[i].count);
+    }
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  };
+  return a.filter == b.filter && keys_of(a) == keys_of(b);
+}
+
+// States of `tables` tables one after the other, some of their bytes changed.
+AdmissionState ChangedState(const TableOptions& options, Input* input, uint32_t tables) {
+  AdmissionState state;
+  for (uint32_t t = 0; t < tables; ++t) {
+    std::unique_ptr<Table> table;
+    REQUIRE_OK(Table::Create(options, &table));
+    Use(table.get(), input);
+    const AdmissionState one = SavedOf(table.get());
+    state.int_keys.insert(state.int_keys.end(), one.int_keys.begin(), one.int_keys.end());
+    state.string_keys.insert(state.string_keys.end(), one.string_keys.begin(),
+                             one.string_keys.end());
+    state.seen.insert(state.seen.end(), one.seen.begin(), one.seen.end());
+    state.filter.insert(state.filter.end(), one.filter.begin(), one.filter.end());
+  }
+  for (uint32_t changes = input->Below(4); changes > 0 && !state.filter.empty(); --changes) {
+    // Headers are what is looked at most.
+    const size_t place = input->Flag() ? input->Below(16) : input->Take<uint16_t>();
+    state.filter[place % state.filter.size()] = static_cast<std::byte>(input->Below(256));
+  }
+  if (input->Below(4) == 0) {
+    state.filter.resize(state.filter.size() -
+                        std::min<size_t>(state.filter.size(), input->Below(64)));
+  }
+  if (input->Below(4) == 0) state.seen.resize(input->Below(64));
+  return state;
+}
+
+AdmissionState AnyState(Input* input) {
+  AdmissionState state;
+  const size_t keys = input->Below(32);
+  for (size_t i = 0; i < keys; ++i) {
+    if (input->Flag()) state.int_keys.push_back(input->IntKey());
+    if (input->Flag()) state.string_keys.push_back(input->StringKey());
+    if (input->Flag()) state.seen.push_back({input->Take<uint32_t>(), input->Take<uint32_t>()});
+  }
+  if (input->Flag()) {  // Of one key type, and a count for each.
+    state.seen.resize(state.int_keys.size());
+    if (input->Flag()) state.string_keys.clear();
+  }
+  for (char byte : input->String()) state.filter.push_back(static_cast<std::byte>(byte));
+  return state;
+}
+
+void Run(Input* input) {
+  TableOptions options;
+  options.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
+  options.rule.kind = RuleKind::kSgd;
+  options.metadata = input->Flag();
+  options.admission = SpecOf(input);
+  std::unique_ptr<Table> table;
+  REQUIRE_OK(Table::Create(options, &table));
+  Use(table.get(), input);
+  const AdmissionState before = SavedOf(table.get());
+
+  const uint32_t parts = 1 + input->Below(3), part = input->Below(parts);
+  if (input->Below(4) == 0) options.admission = SpecOf(input);  // That of another rule.
+  const AdmissionState state =
+      input->Flag() ? ChangedState(options, input, parts) : AnyState(input);
+  const Status status = table->RestoreAdmission(state, part, parts);
+  const AdmissionState after = SavedOf(table.get());
+  if (status.ok()) {
+    REQUIRE(after.seen.size() <= state.seen.size());
+    REQUIRE(table->stats().waiting == after.seen.size());
+    REQUIRE_OK(table->RestoreAdmission(after));
+    REQUIRE(Same(SavedOf(table.get()), after));
+  } else {
+    REQUIRE(status.code() == StatusCode::kInvalidArgument);
+    REQUIRE(Same(after, before));
+  }
+  while (!input->empty()) Use(table.get(), input);
+  REQUIRE_OK(table->RestoreAdmission(SavedOf(table.get())));
+  REQUIRE_OK(table->Clear());
+  REQUIRE(table->stats().waiting == 0);
+}
+
+}  // namespace
+}  // namespace tfra::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tfra::fuzz::Input input(data, size);
+  tfra::fuzz::Run(&input);
+  return 0;
+}

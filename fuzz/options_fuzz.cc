@@ -1,0 +1,173 @@
+// Options of a table from any bytes: Create fails with a Status, or makes a table that works.
+//
+// Sizes that are legal and too large for a machine are made small before a table is created from
+// them: there a sanitizer ends the program, where the engine returns kOutOfMemory.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "input.h"
+#include "tfra/table.h"
+
+namespace tfra::fuzz {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+
+InitializerSpec InitializerOf(Input* input, size_t row_bytes, int64_t dim) {
+  InitializerSpec spec;
+  spec.kind = static_cast<InitializerKind>(input->Below(6));
+  spec.seed = input->Take<uint64_t>();
+  spec.low = input->Real();
+  spec.high = input->Real();
+  spec.mean = input->Real();
+  spec.stddev = input->Real();
+  if (input->Flag()) {
+    spec.row.resize(row_bytes);
+    spec.string_row.resize(static_cast<size_t>(dim));
+  }
+  for (char byte : input->String()) {
+    if (spec.row.size() < row_bytes) spec.row.push_back(static_cast<std::byte>(byte));
+  }
+  for (size_t i = 0; i < spec.row.size() && i < 16; ++i) {
+    spec.row[i] = static_cast<std::byte>(input->Below(256));
+  }
+  if (!spec.string_row.empty()) spec.string_row[0] = input->String();
+  return spec;
+}
+
+RuleSpec RuleOf(Input* input) {
+  RuleSpec rule;
+  rule.kind = static_cast<RuleKind>(input->Below(static_cast<uint32_t>(RuleKind::kCustom) + 1));
+  const uint32_t switches = input->Flag() ? input->Below(16) : 0;
+  rule.momentum = switches & 1;
+  rule.nesterov = switches & 2;
+  rule.amsgrad = switches & 4;
+  rule.centered = switches & 8;
+  if (input->Flag()) rule.initial_accumulator = input->Real();
+  for (uint32_t slots = input->Flag() ? input->Below(8) : 0; slots > 0; --slots) {
+    rule.slots.push_back({input->String(), input->Flag(), input->Real()});
+  }
+  return rule;
+}
+
+TableOptions OptionsOf(Input* input) {
+  TableOptions options;
+  options.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
+  options.value_type = static_cast<ValueType>(input->Below(9));
+  options.dim = input->Flag() ? input->Integer() : 1 + input->Below(16);
+  const int64_t row = std::clamp<int64_t>(options.dim, 0, 256);
+  options.initializer =
+      InitializerOf(input, static_cast<size_t>(row) * SizeOf(options.value_type), row);
+  options.rule = RuleOf(input);
+  options.metadata = input->Flag();
+  options.admission.kind = static_cast<AdmissionKind>(input->Below(4));
+  options.admission.min_count = static_cast<uint32_t>(input->Integer());
+  options.admission.filter_keys = input->Integer();
+  options.admission.filter_error = input->Real();
+  options.admission.probability = input->Real();
+  options.initial_capacity = input->Flag() ? input->Integer() : 0;
+  options.bound.max_capacity = input->Flag() ? input->Integer() : 0;
+  options.bound.strategy = static_cast<EvictStrategy>(input->Below(5));
+  options.bound.remember_counts = input->Flag();
+  if (input->Below(8) == 0) options.tiers.fast_bytes = static_cast<uint64_t>(input->Integer());
+  if (input->Below(8) == 0) options.tiers.directory = "/no/such/" + input->String();
+  return options;
+}
+
+// Bytes that a table takes once it is made and has the few keys that Use gives it; at most
+// UINT64_MAX.
+unsigned __int128 BytesOf(const TableOptions& options) {
+  const uint64_t slots = options.rule.slots.size() + 3;
+  unsigned __int128 bytes = static_cast<unsigned __int128>(options.dim) * 8 * (slots + 1) * 64;
+  TableOptions narrow = options;  // An estimate itself makes an initial row.
+  narrow.dim = 1;
+  TableStats stats;
+  const int64_t keys = std::max(options.initial_capacity, options.bound.max_capacity);
+  if (!EstimateMemory(narrow, keys, 0, &stats).ok()) return 0;
+  return bytes + stats.index_bytes + stats.admission_bytes;
+}
+
+template <typename Element>
+void Fill(Input* input, std::vector<Element>* elements) {
+  for (Element& element : *elements) element = static_cast<Element>(input->Below(2));
+}
+
+void Use(Table* table, Input* input) {
+  const TableOptions& options = table->options();
+  const size_t n = 12, dim = static_cast<size_t>(options.dim);
+  std::vector<int64_t> ints(n);
+  std::vector<std::string> strings(n);
+  for (size_t i = 0; i < n; ++i) {
+    ints[i] = input->IntKey();
+    strings[i] = input->StringKey();
+  }
+  const std::vector<std::string_view> views(strings.begin(), strings.end());
+  const bool has_strings = options.key_type == KeyType::kString;
+  const KeyBatch keys = has_strings ? KeyBatch(views.data(), n) : KeyBatch(ints.data(), n);
+
+  const bool string_values = options.value_type == ValueType::kString;
+  std::vector<std::byte> rows(n * dim * SizeOf(options.value_type));
+  std::vector<std::string> string_rows(string_values ? n * dim : 0);
+  const std::vector<std::string_view> string_views(n * dim, "value");
+  void* const out = string_values ? static_cast<void*>(string_rows.data()) : rows.data();
+  const void* const in =
+      string_values ? static_cast<const void*>(string_views.data()) : rows.data();
+
+  bool exists[n];
+  REQUIRE_OK(table->Lookup(keys, {}, out, exists));
+  REQUIRE(std::none_of(exists, exists + n, [](bool there) { return there; }));
+  REQUIRE_OK(table->Assign(keys, in));
+  REQUIRE(table->size() >= 1 && table->size() <= n);
+  REQUIRE_OK(table->Lookup(keys, {}, out, exists));
+  const RuleKind kind = options.rule.kind;
+  if (kind != RuleKind::kNone && kind != RuleKind::kCustom) {
+    std::vector<double> gradients(n * dim);  // Enough for every type.
+    REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ComputeType(options.value_type), {}));
+  }
+  if (!string_values && kind != RuleKind::kNone) {
+    std::vector<double> slots(n * std::max<size_t>(table->slot_elements(), 1));
+    REQUIRE_OK(table->LookupRows(keys, out, slots.data()));
+    REQUIRE_OK(table->Assign(keys, in, slots.data()));
+  }
+  ExportBatch batch;
+  REQUIRE_OK(table->ExportAll(&batch));
+  REQUIRE(batch.size == table->size());
+  REQUIRE_OK(table->Reserve(input->Below(256)));
+  REQUIRE_OK(table->Shrink());
+  std::unique_ptr<Table> copy;
+  REQUIRE_OK(table->CopyWithRule(options.rule, input->Flag(), &copy));
+  REQUIRE(copy->size() == table->size());
+  size_t removed = 0;
+  REQUIRE_OK(table->Remove(keys, &removed));
+  REQUIRE(removed == batch.size && table->size() == 0);
+}
+
+void Run(Input* input) {
+  TableOptions options = OptionsOf(input);
+  if (BytesOf(options) > kMostBytes) {
+    options.dim = std::min<int64_t>(options.dim, 64);
+    options.initial_capacity = std::min<int64_t>(options.initial_capacity, 5000);
+    options.bound.max_capacity = std::min<int64_t>(options.bound.max_capacity, 5000);
+    options.admission.filter_keys = std::min<int64_t>(options.admission.filter_keys, 5000);
+  }
+  std::unique_ptr<Table> table;
+  const Status status = Table::Create(options, &table);
+  REQUIRE(status.ok() == (table != nullptr));
+  if (!status.ok()) {
+    REQUIRE(!status.message().empty());
+    return;
+  }
+  TableStats estimate;
+  REQUIRE_OK(EstimateMemory(options, options.initial_capacity, 0, &estimate));
+  Use(table.get(), input);
+}
+
+}  // namespace
+}  // namespace tfra::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tfra::fuzz::Input input(data, size);
+  tfra::fuzz::Run(&input);
+  return 0;
+}
