@@ -113,3 +113,12 @@ def test_tests_that_run_under_sanitizers_exist() -> None:
     assert named is not None
     files = [ROOT / (named[1] + name) for name in named[2].split()]
     assert len(files) >= 10 and all(path.is_file() for path in files)
+
+
+def test_the_security_page_is_linked_and_names_what_exists() -> None:
+    for page in ["README.md", "CONTRIBUTING.md"]:
+        assert "(SECURITY.md)" in (ROOT / page).read_text()
+    page = (ROOT / "SECURITY.md").read_text()
+    assert all((ROOT / path).is_file() for path in re.findall(r"\]\((\S+?)\)", page))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"fuzz", "sanitize"} <= set(re.findall(r"`make (\S+)`", page)) <= targets
