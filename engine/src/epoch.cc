@@ -5,6 +5,8 @@
 #include <deque>
 #include <mutex>
 
+#include "fork.h"
+
 namespace tfra {
 namespace {
 
@@ -70,6 +72,19 @@ uint64_t OldestActiveEpoch() {
 }
 
 }  // namespace
+
+void LockRetired() { TheDomain().mutex.lock(); }
+
+void UnlockRetired() { TheDomain().mutex.unlock(); }
+
+void ForgetOtherThreads() {
+  Slot* const own = ThisThread().slot;
+  for (Slot* slot = TheDomain().slots.load(); slot != nullptr; slot = slot->next) {
+    if (slot == own) continue;
+    slot->epoch.store(kIdle);
+    slot->taken.store(false);
+  }
+}
 
 EpochGuard::EpochGuard() {
   ThreadState& thread = ThisThread();

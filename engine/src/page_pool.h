@@ -31,7 +31,7 @@ class PagePool {
   // more go to the operating system. Any thread.
   bool Free(std::byte* block, size_t bytes);
 
-  // Around fork(), so that the child finds the pool in order.
+  // Around fork(), so that the child finds the pool in order (fork.h).
   void Lock() { mutex_.lock(); }
   void Unlock() { mutex_.unlock(); }
 

@@ -1,6 +1,5 @@
 #include "pages.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "fork.h"
 #include "page_pool.h"
 #include "sync.h"
 
@@ -31,10 +31,7 @@ bool MayBePooled(size_t bytes) {
 
 // Never destroyed: tables may be, after it would be.
 PagePool& Pool() {
-  static PagePool* const pool = [] {
-    pthread_atfork([] { Pool().Lock(); }, [] { Pool().Unlock(); }, [] { Pool().Unlock(); });
-    return new PagePool();
-  }();
+  static PagePool* const pool = new PagePool();
   return *pool;
 }
 
@@ -43,10 +40,7 @@ std::atomic<int64_t> successes_left{-1};
 size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 // 4 KiB on x86, 16 on Apple's CPUs, up to 64 on other ARM ones.
-size_t PageSize() {
-  static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return size;
-}
+size_t PageSize() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 std::byte* Map(size_t bytes) {
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -75,6 +69,10 @@ void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t 
 }
 
 }  // namespace
+
+void LockPagePool() { Pool().Lock(); }
+
+void UnlockPagePool() { Pool().Unlock(); }
 
 std::byte* MapHugePages(size_t bytes) {
   std::byte* pages = MapAligned(bytes);

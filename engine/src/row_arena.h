@@ -45,6 +45,10 @@ class RowArena {
   // reader can be looking at it. REQUIRES: nobody uses them or allocates meanwhile.
   void Truncate(uint32_t rows);
 
+  // Around fork(), so that the child finds the arena in order (fork.h).
+  void Lock() { mutex_.lock(); }
+  void Unlock() { mutex_.unlock(); }
+
   uint32_t rows() const { return rows_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,14 +1,14 @@
 #include "row_file.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+
+#include "fork.h"
 
 namespace tfra {
 namespace {
@@ -25,13 +25,6 @@ bool FailsForTesting(IoKind kind) {
 }
 
 std::atomic<uint64_t> forks{0};  // Between this process and the first.
-
-void CountForks() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  });
-}
 
 Status Failure(const char* what, uint64_t bytes, const std::string& directory, int error) {
   std::string message = std::string("could not ") + what + " " + std::to_string(bytes) +
@@ -59,6 +52,8 @@ int OpenWithoutName(const std::string& directory) {
 
 }  // namespace
 
+void CountFork() { forks.fetch_add(1, std::memory_order_relaxed); }
+
 void FailIoForTesting(IoKind kind, int64_t successes) {
   successes_left[static_cast<size_t>(kind)] = successes;
 }
@@ -73,7 +68,6 @@ Status RowFile::Open(const std::string& directory) {
     const char* temporary = std::getenv("TMPDIR");
     directory_ = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
   }
-  CountForks();
   forks_ = forks.load(std::memory_order_relaxed);
   file_ = OpenWithoutName(directory_);
 #ifdef POSIX_FADV_RANDOM

@@ -26,6 +26,9 @@ class RowFile {
   // were forked from it share the file and know nothing of each other's changes. To them it is an
   // error (kIoError), and destroying the object leaves the file to the others.
 
+  // Whether this process may use the file.
+  Status CheckProcess() const;
+
   // Fills `to`. REQUIRES: the bytes are within size().
   Status Read(uint64_t offset, std::byte* to, size_t bytes);
   // After a failure some of the bytes may have been written.
@@ -41,9 +44,6 @@ class RowFile {
   uint64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
 
  private:
-  // Whether this process may use the file.
-  Status CheckProcess() const;
-
   int file_ = -1;
   uint64_t forks_ = 0;  // Between this process and the first, when the file was made.
   std::string directory_;

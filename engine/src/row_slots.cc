@@ -88,17 +88,18 @@ Status RowSlots::Grow() {
 Status RowSlots::MakeFresh() {
   // Only the holder of claiming_ changes these numbers.
   if (fresh_ == segments_.size()) TFRA_RETURN_IF_ERROR(Grow());
-  static const Staging zeros(kFillBytes);
+  static std::byte zeros[kFillBytes];  // Never destroyed; nobody writes to it.
   const uint64_t needed = (uint64_t{fresh_} + 1) * segment_ * stride_;
   while (filled_ < needed) {
     const uint64_t end = std::min((filled_ / kFillBytes + 1) * kFillBytes, file_.size());
-    TFRA_RETURN_IF_ERROR(file_.Write(filled_, zeros.data(), end - filled_));
+    TFRA_RETURN_IF_ERROR(file_.Write(filled_, zeros, end - filled_));
     filled_ = end;
   }
   return Status::Ok();
 }
 
 Status RowSlots::TakeSlots(uint32_t want, Claim* claim) {
+  TFRA_RETURN_IF_ERROR(file_.CheckProcess());
   std::lock_guard claiming(claiming_);
   std::unique_lock lock(mutex_);
   uint32_t segment = kNone;
@@ -179,6 +180,7 @@ void RowSlots::FreeLocked(uint32_t slot) {
 }
 
 void RowSlots::RetireSlots(std::vector<uint32_t> slots) {
+  if (!file_.CheckProcess().ok()) return;
   struct Waiting {
     RowSlots* owner;
     std::vector<uint32_t> slots;
@@ -187,7 +189,8 @@ void RowSlots::RetireSlots(std::vector<uint32_t> slots) {
   users_.fetch_add(1, std::memory_order_relaxed);
   Retire({{retired, 0, [](void* pointer, size_t) {
              const std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(pointer));
-             {
+             // They may have been retired before a fork, and this be the child.
+             if (waiting->owner->file_.CheckProcess().ok()) {
                std::lock_guard lock(waiting->owner->mutex_);
                for (const uint32_t slot : waiting->slots) waiting->owner->FreeLocked(slot);
              }
@@ -228,6 +231,7 @@ Status RowSlots::Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging
 }
 
 Status RowSlots::Trim() {
+  TFRA_RETURN_IF_ERROR(file_.CheckProcess());
   std::lock_guard claiming(claiming_);
   std::lock_guard lock(mutex_);
   size_t keep = segments_.size();

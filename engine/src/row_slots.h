@@ -8,6 +8,9 @@
 //
 // Slots are freed late (epoch.h): a thread inside an EpochGuard may read a slot that it found
 // in the index, also if the row leaves the slot meanwhile.
+//
+// A forked child cannot use the file of its parent (row_file.h). There these calls fail, or do
+// nothing, before they take a lock: another thread may have held it at the fork (fork.h).
 #pragma once
 
 #include <atomic>

@@ -10,6 +10,7 @@
 
 #include "blob.h"
 #include "epoch.h"
+#include "fork.h"
 #include "key_parts.h"
 
 namespace tfra {
@@ -39,9 +40,12 @@ TableBase::TableBase(const TableOptions& options, Initializer initializer)
                  : nullptr),
       shards_(new Shard[kShards]),
       bounds_(options.bound.max_capacity > 0 ? new Bounds(options.bound) : nullptr),
-      admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {}
+      admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {
+  EnterTable(this);
+}
 
 TableBase::~TableBase() {
+  LeaveTable(this);
   if (!has_string_keys() && !has_string_values()) return;
   Tally tally;
   for (uint32_t s = 0; s < kShards; ++s) {
@@ -65,6 +69,22 @@ Status TableBase::Initialize() {
                                            bounds_ == nullptr ? 0 : bounds_->shard_keys()));
   }
   return Status::Ok();
+}
+
+void TableBase::LockForFork(ForkLevel level) {
+  if (level == ForkLevel::kArena) return arena_.Lock();
+  const bool demoting = level == ForkLevel::kDemoting;
+  for (uint32_t s = 0; s < kShards && !(demoting && tiers_ == nullptr); ++s) {
+    (demoting ? tiers_->shard(s).demoting : shards_[s].mutex()).lock();
+  }
+}
+
+void TableBase::UnlockForFork(ForkLevel level) {
+  if (level == ForkLevel::kArena) return arena_.Unlock();
+  const bool demoting = level == ForkLevel::kDemoting;
+  for (uint32_t s = 0; s < kShards && !(demoting && tiers_ == nullptr); ++s) {
+    (demoting ? tiers_->shard(s).demoting : shards_[s].mutex()).unlock();
+  }
 }
 
 std::vector<SlotInfo> TableBase::slots() const {

@@ -95,6 +95,11 @@ class TableBase : public Table {
   // have cost.
   uint64_t index_steps() const;
 
+  // Around fork(), called by fork.cc only: the locks of the table, in this order.
+  enum class ForkLevel { kDemoting, kShards, kArena };
+  void LockForFork(ForkLevel level);
+  void UnlockForFork(ForkLevel level);
+
   // Takes over what another table has counted and knows of keys that wait, and its clock. REQUIRES:
   // nobody else uses this one yet.
   void CopyHistory(TableBase* other);

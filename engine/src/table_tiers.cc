@@ -159,6 +159,8 @@ Status TableBase::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demot
     return wanted > share ? wanted - share : 0;
   };
   if (excess() == 0) return Status::Ok();
+  // In a forked child no row leaves memory, since it could not come back.
+  TFRA_RETURN_IF_ERROR(tiers_->slots().file().CheckProcess());
   std::unique_lock demoting(tier.demoting, std::defer_lock);
   if (wait) {
     demoting.lock();

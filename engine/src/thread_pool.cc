@@ -1,6 +1,5 @@
 #include "tfra/thread_pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "fork.h"
 #include "sync.h"
 
 namespace tfra {
@@ -124,20 +124,9 @@ class Pool {
   std::atomic<size_t> waiting_jobs_{0};    // The size of jobs_, to be looked at without the mutex.
 };
 
+// Made when the library is loaded (fork.cc). Never destroyed: threads may be at work while the
+// process ends.
 std::atomic<Pool*> the_pool{nullptr};
-
-// Threads do not survive fork(), and the pool's mutex may have been held: the child starts anew
-// and leaves the old pool where it is.
-void StartPool() { the_pool.store(new Pool); }
-
-Pool& ThePool() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    StartPool();
-    pthread_atfork(nullptr, nullptr, StartPool);
-  });
-  return *the_pool.load();
-}
 
 int DefaultThreads() {
   if (const char* text = std::getenv("TFRA_NUM_THREADS")) {
@@ -151,16 +140,21 @@ int DefaultThreads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::atomic<int>& ThreadCount() {
-  static std::atomic<int> count{DefaultThreads()};
-  return count;
-}
+std::atomic<int> thread_count{0};  // 0: nobody has asked yet.
 
 }  // namespace
 
-int NumThreads() { return ThreadCount().load(std::memory_order_relaxed); }
+void StartThreadPool() { the_pool.store(new Pool); }
 
-void SetNumThreads(int threads) { ThreadCount().store(threads); }
+int NumThreads() {
+  int threads = thread_count.load(std::memory_order_relaxed);
+  if (threads > 0) return threads;
+  // The first calls may come from several threads at once; a number that was set meanwhile stays.
+  const int first = DefaultThreads();
+  return thread_count.compare_exchange_strong(threads, first) ? first : threads;
+}
+
+void SetNumThreads(int threads) { thread_count.store(threads); }
 
 void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task) {
   threads = std::min({count, threads, static_cast<size_t>(NumThreads())});
@@ -171,7 +165,7 @@ void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>
   auto job = std::make_shared<Job>();
   job->task = &task;
   job->count = count;
-  ThePool().Submit(job, threads - 1);
+  the_pool.load()->Submit(job, threads - 1);
   job->Work();
   (void)SpinUntil([&] { return job->done.load() == count; });
   std::unique_lock lock(job->mutex);

@@ -1,0 +1,183 @@
+// Forks while other threads are inside of calls.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "epoch.h"
+#include "sync.h"
+#include "table_helpers.h"
+#include "tfra/thread_pool.h"
+
+namespace tfra::test {
+namespace {
+
+constexpr int64_t kKeys = 3000;
+constexpr int64_t kDim = 4;
+
+// Children of a process under ThreadSanitizer can start no threads.
+#ifdef TFRA_TSAN
+constexpr int kForks = 20;
+constexpr int kThreads = 1;
+#else
+constexpr int kForks = 100;
+constexpr int kThreads = 2;
+#endif
+
+// Runs body in a forked child, and returns whether it said true.
+template <typename Body>
+bool InChild(Body&& body) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(60);  // A child that hangs dies, and fails the test.
+    _exit(body() ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// Threads that do something until the end.
+class Busy {
+ public:
+  Busy() = default;
+  ~Busy() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  template <typename Work>
+  void Start(Work work) {
+    threads_.emplace_back([this, work] {
+      for (int round = 0; !stop_; ++round) work(round);
+    });
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+TestRows EqualRows(size_t n, int number) {
+  return TestRows::Make(ValueType::kFloat32, n, kDim, [=](size_t, size_t) { return number; });
+}
+
+// Whether every row is whole, and the size is right.
+bool IsWhole(Table& table) {
+  ExportBatch batch;
+  if (!table.ExportAll(&batch).ok() || batch.size != table.size()) return false;
+  const auto* values = reinterpret_cast<const float*>(batch.values.data());
+  for (size_t i = 0; i < batch.size * kDim; ++i) {
+    if (values[i] != values[i / kDim * kDim]) return false;
+  }
+  return true;
+}
+
+// Every kind of call that takes a lock, with the keys of a range.
+bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
+  bool good = true;
+  const auto expect = [&](const Status& status) {
+    good &= status.ok() || (tiered && status.code() == StatusCode::kIoError);
+  };
+  const TestRows rows = EqualRows(keys.size(), 7);
+  TestRows out(ValueType::kFloat32, keys.size(), kDim);
+  uint64_t count = 0;
+  size_t removed = 0;
+  expect(table.Lookup(keys.batch(), Defaults(), out.out(), nullptr));
+  expect(table.Assign(keys.batch(), rows.in()));
+  expect(table.Remove(keys.batch(), &removed));
+  expect(table.Assign(keys.batch(), rows.in()));
+  expect(table.Reserve(4 * static_cast<int64_t>(keys.size())));
+  expect(table.Restrict(keys.size() / 2, Ranking::kNewest, &count));
+  expect(table.Shrink());
+  std::unique_ptr<Table> copy;
+  expect(table.CopyWithRule(RuleSpec(), true, &copy));
+  expect(table.Clear());
+  const TestKeys one = TestKeys::Range(table.options().key_type, 1, 2);
+  expect(table.Assign(one.batch(), EqualRows(1, 3).in()));
+  return good && table.size() == 1 && IsWhole(table);
+}
+
+void ForkWhileTablesAreBusy(TableOptions options) {
+  const ScopedNumThreads scoped(kThreads);
+  options.metadata = true;
+  const bool tiered = options.tiers.fast_bytes > 0;
+  std::unique_ptr<Table> table = MakeTable(options);
+  const TestKeys keys = TestKeys::Range(options.key_type, 0, kKeys);
+  Busy busy;
+  for (int t = 0; t < 2; ++t) {
+    busy.Start([&, t](int round) {
+      const int64_t first = round % 7 * 500 + t;
+      const TestKeys some = TestKeys::Range(options.key_type, first, first + kKeys);
+      CHECK_OK(table->Assign(some.batch(), EqualRows(some.size(), round % 100).in()));
+      if (round % 10 == t) CHECK_OK(table->Clear());
+      if (round % 10 == 5 + t) CHECK_OK(table->Shrink());
+    });
+  }
+  busy.Start([&](int) {
+    TestRows out(ValueType::kFloat32, keys.size(), kDim);
+    CHECK_OK(table->Lookup(keys.batch(), Defaults(), out.out(), nullptr));
+  });
+  // Tables come and go meanwhile.
+  busy.Start([&](int) { CHECK_OK(MakeTable(options)->Reserve(1000)); });
+  bool good = true;
+  for (int k = 0; k < kForks && good; ++k) {
+    good = InChild([&] {
+      const bool whole = tiered || IsWhole(*table);
+      return whole && UseTable(*table, keys, tiered) && UseTable(*MakeTable(options), keys, tiered);
+    });
+  }
+  CHECK(good);
+}
+
+TEST(ForkWhileIntTablesAreBusy) {
+  ForkWhileTablesAreBusy(OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim));
+}
+
+TEST(ForkWhileStringTablesAreBusy) {
+  ForkWhileTablesAreBusy(OptionsOf(KeyType::kString, ValueType::kFloat32, kDim));
+}
+
+TEST(ForkWhileBoundedTablesAreBusy) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  options.bound.max_capacity = kKeys;
+  options.bound.strategy = EvictStrategy::kLfu;
+  ForkWhileTablesAreBusy(options);
+}
+
+TEST(ForkWhileTieredTablesAreBusy) {
+  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  options.tiers.fast_bytes = 20000;
+  ForkWhileTablesAreBusy(options);
+}
+
+// What a thread that the child does not have was reading must not keep memory for ever there.
+TEST(ForkForgetsReadersOfOtherThreads) {
+  static std::atomic<int> freed;
+  std::atomic<bool> reading{false}, stop{false};
+  std::thread reader([&] {
+    EpochGuard guard;
+    reading = true;
+    while (!stop) std::this_thread::yield();
+  });
+  while (!reading) std::this_thread::yield();
+  const auto retire = [] {
+    Retire({{nullptr, 0, [](void*, size_t) { ++freed; }}});
+    return freed.load();
+  };
+  freed = 0;
+  CHECK_EQ(retire(), 0);
+  CHECK(InChild([&] { return retire() == 2; }));
+  CHECK_EQ(retire(), 0);
+  stop = true;
+  reader.join();
+  CHECK_EQ(retire(), 3);
+}
+
+}  // namespace
+}  // namespace tfra::test
