@@ -1,6 +1,7 @@
 // tfra._native: the engine's Table for Python, over raw bytes of NumPy arrays.
 //
 // This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -133,15 +134,27 @@ class NativeTable {
 
   void ApplyGradients(const KeysArgument& keys_argument, const InBytes& gradients,
                       const std::string& gradient_type, const nb::dict& params,
-                      const ScoresArgument& scores_argument) {
+                      std::optional<int64_t> step, const ScoresArgument& scores_argument) {
     const Keys keys(keys_argument);
     const ValueType given = ValueTypeOf(gradient_type);
     RequireBytes(gradients.size(), keys.size() * dim() * SizeOf(given), "gradients");
-    const UpdateParams update = ParamsOf(params);
+    UpdateParams update = ParamsOf(params);
     const void* data = gradients.data();
     const KeyScores scores(*table_, scores_argument, keys.size());
-    Run([&] { return table_->ApplyGradients(keys.batch(), data, given, update, scores.get()); });
+    // Two threads never take the same step. A step that failed was none.
+    const int64_t before = step ? step_.exchange(*step) : step_.fetch_add(1);
+    update.step = step ? *step : before + 1;
+    Run([&] {
+      Status status = table_->ApplyGradients(keys.batch(), data, given, update, scores.get());
+      int64_t taken = update.step;
+      if (!status.ok()) step_.compare_exchange_strong(taken, before);
+      return status;
+    });
   }
+
+  // The number of the last optimizer step.
+  int64_t Step() const { return step_.load(); }
+  void SetStep(int64_t step) { step_.store(step); }
 
   size_t Remove(const KeysArgument& keys_argument) {
     const Keys keys(keys_argument);
@@ -299,6 +312,7 @@ class NativeTable {
   size_t dim() const { return static_cast<size_t>(table_->options().dim); }
 
   std::unique_ptr<Table> table_;
+  std::atomic<int64_t> step_{0};
 };
 
 }  // namespace
@@ -331,7 +345,9 @@ NB_MODULE(_native, m) {
       .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a,
            "scores"_a.none())
       .def("apply_gradients", &NativeTable::ApplyGradients, "keys"_a, "gradients"_a,
-           "gradient_type"_a, "params"_a, "scores"_a.none())
+           "gradient_type"_a, "params"_a, "step"_a.none(), "scores"_a.none())
+      .def("step", &NativeTable::Step)
+      .def("set_step", &NativeTable::SetStep, "step"_a)
       .def("remove", &NativeTable::Remove, "keys"_a)
       .def("clear", &NativeTable::Clear)
       .def("reserve", &NativeTable::Reserve, "keys"_a)

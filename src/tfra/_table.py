@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,8 +120,6 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         self._evict_strategy: str = bound["evict_strategy"]
         tiers = tiers_spec(fast_bytes, tier_directory, self._value_dtype)
         self._fast_bytes: int = tiers["fast_bytes"]
-        self._step = 0
-        self._step_lock = threading.Lock()
         # A row longer than the engine takes is refused there; it must not be made here.
         row_dim = self._dim if 1 <= self._dim <= 2**24 else 1
         with naming_the_directory():
@@ -194,13 +191,13 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     @property
     def step(self) -> int:
         """The number of the last optimizer step."""
-        return self._step
+        return self._native.step()
 
     @step.setter
     def step(self, step: int) -> None:
         if arrays.integer(step, "step") < 0:
             raise ValueError(f"`step` must be 0 or more. Received: {step}")
-        self._step = int(step)
+        self._native.set_step(_checked_step(step))
 
     @property
     def clock(self) -> int:
@@ -397,19 +394,14 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
         given = self._flat_scores(scores, shape)
         params = self._optimizer.params(1 if step is None else step, **hyper)
-        with self._step_lock:  # Two threads never take the same step.
-            before = self._step
-            self._step = before + 1 if step is None else int(step)
-            params["step"] = self._step
-        try:
-            self._native.apply_gradients(
-                flat, arrays.raw_bytes(array), array.dtype.name, params, given
-            )
-        except BaseException:
-            with self._step_lock:
-                if self._step == params["step"]:
-                    self._step = before
-            raise
+        self._native.apply_gradients(
+            flat,
+            arrays.raw_bytes(array),
+            array.dtype.name,
+            params,
+            None if step is None else _checked_step(step),
+            given,
+        )
 
     def remove(self, keys: Any) -> int:
         """Removes keys and their rows, and returns how many were there.
@@ -435,3 +427,10 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     def shrink(self) -> None:
         """Gives memory that the present keys do not need back to the operating system."""
         self._native.shrink()
+
+
+def _checked_step(step: int) -> int:
+    """Refuses numbers that the engine cannot count on from."""
+    if step >= 2**62:
+        raise ValueError(f"`step` must be less than 2**62. Received: {step}")
+    return int(step)
