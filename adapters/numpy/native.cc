@@ -320,6 +320,9 @@ class NativeTable {
 NB_MODULE(_native, m) {
   using namespace nb::literals;
   m.doc() = "The engine of tfra, over raw bytes. Use tfra.Table instead.";
+  // Daemon threads that are inside of calls when the interpreter ends keep their tables, which is
+  // nothing to warn of.
+  nb::set_leak_warnings(false);
 
   nb::class_<NativeTable> table(m, "NativeTable");
   table

@@ -1,6 +1,8 @@
 // Engine calls from Python, and what they return, as Python objects.
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,12 +11,37 @@
 
 namespace tfra::python {
 
+// While one of these lives, its thread is without the GIL. REQUIRES: the thread had it before.
+//
+// While the interpreter ends, Python before 3.14 ends threads that ask for the GIL by pthread_exit,
+// which unwinds their stack: through C++ functions that must not throw, which ends the process, and
+// through destructors of what others still use. Here such a thread sleeps instead until the process
+// is gone, as it does in later versions.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { TakeGil(); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void TakeGil() noexcept {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {  // No exception: the end of this thread, which must not go on from here.
+      for (;;) pause();
+    }
+  }
+
+  PyThreadState* state_;
+};
+
 // Runs an engine call without the GIL and raises what it returns.
 template <typename Call>
 void Run(Call&& call) {
   Status status;
   {
-    nb::gil_scoped_release release;
+    const WithoutGil without;
     status = call();
   }
   Raise(status);
