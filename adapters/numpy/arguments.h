@@ -42,6 +42,11 @@ class Keys {
   explicit Keys(const KeysArgument& argument);
   const KeyBatch& batch() const { return batch_; }
   size_t size() const { return batch_.size; }
+  // The keys from `begin` to `end`.
+  KeyBatch part(size_t begin, size_t end) const {
+    return batch_.type == KeyType::kString ? KeyBatch(batch_.strings + begin, end - begin)
+                                           : KeyBatch(batch_.ints + begin, end - begin);
+  }
 
  private:
   std::vector<std::string_view> views_;

@@ -96,13 +96,15 @@ nb::object LookupScores(Table& table, const KeysArgument& keys_argument, const O
   const Keys keys(keys_argument);
   bool* mask = MaskOf(exists, keys.size(), "exists");
   std::vector<uint64_t> scores(keys.size());
-  Run([&] { return table.LookupScores(keys.batch(), scores.data(), mask); });
+  RunInParts(table, keys.size(), [&](size_t begin, size_t end) {
+    return table.LookupScores(keys.part(begin, end), scores.data() + begin, mask + begin);
+  });
   return nb::cast(ArrayOf(std::move(scores)));
 }
 
 uint64_t CountIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below) {
   uint64_t count = 0;
-  Run([&] { return table.CountIfScore(RangeOf(at_least, below), &count); });
+  RunReading([&](const auto&) { return table.CountIfScore(RangeOf(at_least, below), &count); });
   return count;
 }
 
@@ -114,7 +116,7 @@ uint64_t RemoveIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> 
 
 nb::tuple ExportIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below) {
   ExportBatch batch;
-  Run([&] { return table.ExportIfScore(RangeOf(at_least, below), &batch); });
+  RunReading([&](const auto&) { return table.ExportIfScore(RangeOf(at_least, below), &batch); });
   return RowsOf(table, &batch);
 }
 

@@ -2,6 +2,7 @@
 //
 // This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,13 +87,12 @@ class NativeTable {
     }
     if (type() == ValueType::kString) {
       std::vector<std::string> texts(n);
-      Run([&] { return table_->Lookup(keys.batch(), defaults, texts.data(), mask); });
+      LookupInParts<std::string, std::string_view>(keys, defaults, texts.data(), dim(), mask);
       return BytesList(texts);
     }
     if (!out) throw nb::value_error("expected an array for the values");
     RequireBytes(out->size(), n * SizeOf(type()), "out");
-    void* values = out->data();
-    Run([&] { return table_->Lookup(keys.batch(), defaults, values, mask); });
+    LookupInParts<uint8_t, uint8_t>(keys, defaults, out->data(), dim() * SizeOf(type()), mask);
     return nb::none();
   }
 
@@ -100,7 +100,9 @@ class NativeTable {
     const Keys keys(keys_argument);
     RequireBytes(exists.size(), keys.size(), "exists");
     bool* mask = reinterpret_cast<bool*>(exists.data());
-    Run([&] { return table_->Contains(keys.batch(), mask); });
+    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
+      return table_->Contains(keys.part(begin, end), mask + begin);
+    });
   }
 
   void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
@@ -196,7 +198,13 @@ class NativeTable {
   // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
   nb::tuple ExportAll() {
     ExportBatch batch;
-    Run([&] { return table_->ExportAll(&batch); });
+    RunReading([&](const auto& stop) {
+      // Of tiered tables the file is read in tasks, in the order of the whole file.
+      const TableOptions& options = table_->options();
+      const bool strings = options.key_type == KeyType::kString || type() == ValueType::kString;
+      return strings && options.tiers.fast_bytes == 0 ? ExportInParts(stop, &batch)
+                                                      : table_->ExportAll(&batch);
+    });
     return RowsOf(&batch);
   }
 
@@ -208,7 +216,9 @@ class NativeTable {
   nb::object LookupMetadata(const KeysArgument& keys_argument) {
     const Keys keys(keys_argument);
     std::vector<RowMetadata> metadata(keys.size());
-    Run([&] { return table_->LookupMetadata(keys.batch(), metadata.data(), nullptr); });
+    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
+      return table_->LookupMetadata(keys.part(begin, end), metadata.data() + begin, nullptr);
+    });
     return nb::cast(NumbersOf(metadata));
   }
 
@@ -227,7 +237,7 @@ class NativeTable {
 
   nb::tuple Histograms() {
     RowHistograms found;
-    Run([&] { return table_->Histograms(&found); });
+    RunReading([&](const auto&) { return table_->Histograms(&found); });
     const auto array = [](const auto& numbers) {
       return ArrayOf(std::vector<uint64_t>(numbers.begin(), numbers.end()));
     };
@@ -264,7 +274,9 @@ class NativeTable {
 
   uint64_t CountIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
     uint64_t count = 0;
-    Run([&] { return table_->CountIf(Predicate(written_before, count_below), &count); });
+    RunReading([&](const auto&) {
+      return table_->CountIf(Predicate(written_before, count_below), &count);
+    });
     return count;
   }
 
@@ -276,13 +288,55 @@ class NativeTable {
 
   nb::object SelectIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
     ExportBatch batch;
-    Run([&] { return table_->SelectIf(Predicate(written_before, count_below), &batch); });
+    RunReading([&](const auto&) {
+      return table_->SelectIf(Predicate(written_before, count_below), &batch);
+    });
     return KeysOf(*table_, &batch);
   }
 
   Table& table() const { return *table_; }
 
  private:
+  // A row of values is `row` elements Out, and one of defaults as many elements In.
+  template <typename Out, typename In>
+  void LookupInParts(const Keys& keys, const Defaults& defaults, Out* values, size_t row,
+                     bool* exists) {
+    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
+      Defaults of_part = defaults;
+      if (defaults.kind == Defaults::kRowPerKey) {
+        of_part.rows = static_cast<const In*>(defaults.rows) + begin * row;
+      }
+      return table_->Lookup(keys.part(begin, end), of_part, values + begin * row,
+                            exists == nullptr ? nullptr : exists + begin);
+    });
+  }
+
+  // As ExportAll, for tables with strings, which it has no tasks for.
+  Status ExportInParts(const std::function<bool()>& stop, ExportBatch* all) {
+    constexpr size_t kRows = size_t{1} << 16;
+    ExportBatch batch;
+    for (ExportCursor cursor; !cursor.done && !stop();) {
+      TFRA_RETURN_IF_ERROR(table_->Export(kRows, &cursor, &batch));
+      if (all->size == 0) {
+        std::swap(*all, batch);
+        continue;
+      }
+      const auto append = [](auto* to, auto* from) {
+        to->insert(to->end(), std::make_move_iterator(from->begin()),
+                   std::make_move_iterator(from->end()));
+      };
+      all->size += batch.size;
+      append(&all->int_keys, &batch.int_keys);
+      append(&all->string_keys, &batch.string_keys);
+      append(&all->values, &batch.values);
+      append(&all->string_values, &batch.string_values);
+      append(&all->slots, &batch.slots);
+      append(&all->metadata, &batch.metadata);
+      append(&all->scores, &batch.scores);
+    }
+    return Status::Ok();
+  }
+
   static MetadataPredicate Predicate(std::optional<int64_t> written_before,
                                      std::optional<int64_t> count_below) {
     return [=](const RowMetadata& metadata) {

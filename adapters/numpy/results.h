@@ -1,13 +1,25 @@
 // Engine calls from Python, and what they return, as Python objects.
+//
+// Ctrl-C: Python runs the handlers of signals in the main thread, when that holds the GIL. Calls
+// that only read look for signals some times a second and end early (RunReading, RunInParts). All
+// other calls finish first (Run); Python then raises what the handler did.
 #pragma once
 
 #include <unistd.h>
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "arguments.h"
+#include "tfra/thread_pool.h"
 
 namespace tfra::python {
 
@@ -24,7 +36,35 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
+  // Whether the handler of a signal has raised an exception, which then is the current one of this
+  // thread. Takes the GIL for it, but seldom: not in the first milliseconds.
+  bool LookForSignals() {
+    const auto now = Clock::now();
+    if (raised_ || now - last_look_ < kBetweenLooks || !InMainThread()) return raised_;
+    TakeGil();
+    raised_ = PyErr_CheckSignals() != 0;
+    state_ = PyEval_SaveThread();
+    last_look_ = Clock::now();
+    return raised_;
+  }
+  // Whether it has found one.
+  bool raised() const { return raised_; }
+  // From now on time is measured.
+  void StartLooking() { last_look_ = Clock::now(); }
+
  private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kBetweenLooks{50};
+
+  // Other threads see no signals, and need not wait for the GIL.
+  static bool InMainThread() {
+#ifdef __linux__
+    return syscall(SYS_gettid) == getpid();
+#else
+    return true;
+#endif
+  }
+
   void TakeGil() noexcept {
     try {
       PyEval_RestoreThread(state_);
@@ -34,6 +74,8 @@ class WithoutGil {
   }
 
   PyThreadState* state_;
+  Clock::time_point last_look_;
+  bool raised_ = false;
 };
 
 // Runs an engine call without the GIL and raises what it returns.
@@ -47,9 +89,58 @@ void Run(Call&& call) {
   Raise(status);
 }
 
+// The same for a call that changes nothing: a signal may end it early, after any of its tasks.
+// call(stop) may itself ask stop(), between two steps, whether to end, and return then.
+template <typename Call>
+void RunReading(Call&& call) {
+  Status status;
+  bool raised;
+  {
+    WithoutGil without;
+    without.StartLooking();
+    const std::function<bool()> stop = [&] {
+      const StopScope outside(nullptr);  // Handlers of signals may write to tables.
+      return without.LookForSignals();
+    };
+    try {
+      const StopScope scope(&stop);
+      status = call(stop);
+    } catch (const Stopped&) {
+    }
+    raised = without.raised();
+  }
+  if (raised) throw nb::python_error();
+  Raise(status);
+}
+
+// The same for a call about n keys: call(begin, end), for so many at a time as take some ten
+// milliseconds. A call of usual size is one part, in which nothing is looked for.
+template <typename Call>
+void RunInParts(const Table& table, size_t n, Call&& call) {
+  const TableOptions& options = table.options();
+  const size_t row = static_cast<size_t>(options.dim) * SizeOf(options.value_type);
+  size_t part = std::clamp((size_t{64} << 20) / row, size_t{1} << 14, size_t{1} << 20);
+  if (options.tiers.fast_bytes > 0) part /= 16;  // Rows may have to be read from the file.
+  if (n <= part) return Run([&] { return call(0, n); });
+  RunReading([&](const std::function<bool()>& stop) {
+    for (size_t begin = 0;; begin += part) {
+      const size_t end = std::min(n, begin + part);
+      TFRA_RETURN_IF_ERROR(call(begin, end));
+      if (end == n || stop()) return Status::Ok();
+    }
+  });
+}
+
+// Raises what the handler of a signal does, meanwhile.
 inline nb::list BytesList(const std::vector<std::string>& texts) {
+  constexpr size_t kBetweenLooks = size_t{1} << 16;
   nb::list list;
-  for (const std::string& text : texts) list.append(nb::bytes(text.data(), text.size()));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (i % kBetweenLooks == kBetweenLooks - 1 && PyErr_CheckSignals() != 0) {
+      throw nb::python_error();
+    }
+    list.append(nb::bytes(texts[i].data(), texts[i].size()));
+  }
   return list;
 }
 

@@ -142,21 +142,9 @@ int DefaultThreads() {
 
 std::atomic<int> thread_count{0};  // 0: nobody has asked yet.
 
-}  // namespace
+thread_local const std::function<bool()>* stop_scope = nullptr;  // Of the StopScope, or null.
 
-void StartThreadPool() { the_pool.store(new Pool); }
-
-int NumThreads() {
-  int threads = thread_count.load(std::memory_order_relaxed);
-  if (threads > 0) return threads;
-  // The first calls may come from several threads at once; a number that was set meanwhile stays.
-  const int first = DefaultThreads();
-  return thread_count.compare_exchange_strong(threads, first) ? first : threads;
-}
-
-void SetNumThreads(int threads) { thread_count.store(threads); }
-
-void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task) {
+void RunTasks(size_t count, size_t threads, const std::function<void(size_t)>& task) {
   threads = std::min({count, threads, static_cast<size_t>(NumThreads())});
   if (threads <= 1) {
     for (size_t i = 0; i < count; ++i) task(i);
@@ -171,6 +159,40 @@ void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>
   std::unique_lock lock(job->mutex);
   job->finished.wait(lock, [&] { return job->done.load() == count; });
   if (job->failure) std::rethrow_exception(job->failure);
+}
+
+}  // namespace
+
+void StartThreadPool() { the_pool.store(new Pool); }
+
+int NumThreads() {
+  int threads = thread_count.load(std::memory_order_relaxed);
+  if (threads > 0) return threads;
+  // The first calls may come from several threads at once; a number that was set meanwhile stays.
+  const int first = DefaultThreads();
+  return thread_count.compare_exchange_strong(threads, first) ? first : threads;
+}
+
+void SetNumThreads(int threads) { thread_count.store(threads); }
+
+StopScope::StopScope(const std::function<bool()>* stop) : around_(stop_scope) { stop_scope = stop; }
+
+StopScope::~StopScope() { stop_scope = around_; }
+
+void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task) {
+  const std::function<bool()>* const stop = stop_scope;
+  if (stop == nullptr) return RunTasks(count, threads, task);
+  const StopScope outside(nullptr);  // The tasks, and stop() itself, are not stopped.
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> stopped{false};
+  RunTasks(count, threads, [&](size_t i) {
+    if (stopped.load(std::memory_order_relaxed)) return;
+    task(i);
+    if (std::this_thread::get_id() == caller && (*stop)()) {
+      stopped.store(true, std::memory_order_relaxed);
+    }
+  });
+  if (stopped) throw Stopped();
 }
 
 }  // namespace tfra

@@ -121,6 +121,33 @@ TEST(ThreadPoolThrowsWhatATaskThrows) {
   CHECK(EachTaskRunsOnce(100));
 }
 
+TEST(ThreadPoolStopsBetweenTasks) {
+  const ScopedNumThreads scoped(4);
+  for (size_t threads : {1, 4}) {
+    std::atomic<int> runs{0}, inner{0}, asked{0};
+    const std::function<bool()> stop = [&] { return ++asked == 2; };
+    bool stopped = false;
+    {
+      const StopScope scope(&stop);
+      try {
+        ParallelFor(1000000, threads, [&](size_t) {
+          ++runs;
+          ParallelFor(3, threads, [&](size_t) { ++inner; });  // Is not stopped.
+        });
+      } catch (const Stopped&) {
+        stopped = true;
+      }
+      const StopScope outside(nullptr);
+      CHECK(EachTaskRunsOnce(100));
+    }
+    CHECK(stopped);
+    CHECK_EQ(asked.load(), 2);
+    CHECK_EQ(inner.load(), 3 * runs.load());
+    if (threads == 1) CHECK_EQ(runs.load(), 2);
+    CHECK(EachTaskRunsOnce(100));
+  }
+}
+
 TEST(ThreadPoolWorksAfterFork) {
 #ifdef TFRA_TSAN
   return;  // The sanitizer does not support new threads in a forked child.

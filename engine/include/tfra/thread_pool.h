@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 
 namespace tfra {
@@ -18,5 +19,23 @@ void SetNumThreads(int threads);
 // nested ones, make progress even when the pool is busy. The first exception of a task is thrown
 // again here, when all tasks are done.
 void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task);
+
+// What ParallelFor throws when a StopScope has ended it early.
+class Stopped : public std::exception {};
+
+// While it lives, ParallelFor in this thread asks stop() after each task that this thread has done.
+// Once that says true, tasks that have not begun are left out, and ParallelFor throws Stopped. A
+// ParallelFor inside of a task is not stopped. Only for calls that change nothing.
+class StopScope {
+ public:
+  // `stop` must live longer than this. Null ends the scope around this one, for a while.
+  explicit StopScope(const std::function<bool()>* stop);
+  ~StopScope();
+  StopScope(const StopScope&) = delete;
+  StopScope& operator=(const StopScope&) = delete;
+
+ private:
+  const std::function<bool()>* const around_;
+};
 
 }  // namespace tfra
