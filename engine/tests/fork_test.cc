@@ -20,14 +20,7 @@ namespace {
 constexpr int64_t kKeys = 3000;
 constexpr int64_t kDim = 4;
 
-// Children of a process under ThreadSanitizer can start no threads.
-#ifdef TFRA_TSAN
-constexpr int kForks = 20;
-constexpr int kThreads = 1;
-#else
 constexpr int kForks = 100;
-constexpr int kThreads = 2;
-#endif
 
 // Runs body in a forked child, and returns whether it said true.
 template <typename Body>
@@ -104,7 +97,10 @@ bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
 }
 
 void ForkWhileTablesAreBusy(TableOptions options) {
-  const ScopedNumThreads scoped(kThreads);
+#ifdef TFRA_TSAN
+  return;  // A child hangs in the allocator of the sanitizer if other threads were allocating.
+#endif
+  const ScopedNumThreads scoped(2);
   options.metadata = true;
   const bool tiered = options.tiers.fast_bytes > 0;
   std::unique_ptr<Table> table = MakeTable(options);
