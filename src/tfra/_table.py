@@ -29,9 +29,9 @@ class Table(BoundedTable, TableUpkeep, TableContent):
 
     Keys may have any shape, scalars included; rows come back in `keys.shape + (dim,)`. Any thread
     may call any method at any time: calls release the GIL, each row is read and written as a whole,
-    and no update is lost. Arrays that are contiguous and of the right dtype are not copied. Ctrl-C ends
-    calls that only read early; those that write finish first. A process may fork at any time; see
-    docs/faq.md.
+    and no update is lost. Arrays that are contiguous and of the right dtype are not copied.
+    Ctrl-C ends calls that only read early; those that write finish first. A process may fork at any
+    time; see docs/faq.md.
 
     Example:
     >>> import numpy as np
