@@ -1,6 +1,7 @@
 #include "tfra/unique_keys.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
@@ -228,6 +229,58 @@ Status UniqueKeys::SumPooled(const void* gradients, ValueType type, size_t dim,
     return Sum(gradients, type, dim, segment_of.get(), scale.get(), sums);
   };
   return ComputeType(type) == ValueType::kFloat64 ? run(double{}) : run(float{});
+}
+TFRA_CATCH_BAD_ALLOC
+
+Status FindDuplicate(const KeyBatch& keys, size_t* duplicate) try {
+  TFRA_RETURN_IF_ERROR(CheckBatchSize(keys));
+  *duplicate = keys.size;
+  const Words words(keys);
+  const size_t n = words.size();
+  // Keys that are equal share a mark, so that only those that share one are compared: about one in
+  // 16. Marks are by the top bits of the hash, since tables write keys nearly in that order.
+  const size_t marks = std::bit_ceil(16 * n + 64);
+  const int shift = 64 - std::countr_zero(marks);
+  std::vector<uint64_t> seen(marks / 64), shared(marks / 64);
+  bool any = false;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t place = MixInt64(words[i]) >> shift;
+    const uint64_t mark = uint64_t{1} << place % 64;
+    if (seen[place / 64] & mark) {
+      shared[place / 64] |= mark;
+      any = true;
+    }
+    seen[place / 64] |= mark;
+  }
+  if (!any) return Status::Ok();
+  const size_t chunks = ThreadsFor(n);
+  std::vector<std::vector<uint32_t>> found(chunks);
+  ParallelFor(chunks, chunks, [&](size_t chunk) {
+    for (size_t i = n * chunk / chunks; i < n * (chunk + 1) / chunks; ++i) {
+      const size_t place = MixInt64(words[i]) >> shift;
+      if (shared[place / 64] >> place % 64 & 1) found[chunk].push_back(static_cast<uint32_t>(i));
+    }
+  });
+  // The keys to compare, with their numbers in the batch.
+  std::vector<uint32_t> numbers;
+  std::vector<int64_t> ints;
+  std::vector<std::string_view> strings;
+  for (const std::vector<uint32_t>& some : found) {
+    numbers.insert(numbers.end(), some.begin(), some.end());
+  }
+  const bool are_strings = keys.type == KeyType::kString;
+  for (const uint32_t i : numbers) {
+    are_strings ? strings.push_back(keys.strings[i]) : ints.push_back(keys.ints[i]);
+  }
+  UniqueKeys unique;
+  TFRA_RETURN_IF_ERROR(UniqueKeys::Find(
+      are_strings ? KeyBatch(strings.data(), strings.size()) : KeyBatch(ints.data(), ints.size()),
+      &unique));
+  if (unique.size() == numbers.size()) return Status::Ok();
+  size_t k = 0;
+  while (k < unique.size() && unique.first()[k] == k) ++k;
+  *duplicate = numbers[k];
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "tfra/table.h"
+
 namespace tfra {
 namespace {
 
@@ -51,6 +53,25 @@ Status CheckSwitch(const char* name, bool on, RuleKind kind, std::initializer_li
   if (!on || IsOneOf(kind, has)) return Status::Ok();
   return Status::InvalidArgument(std::string("`") + name + "` is not an option of the rule \"" +
                                  NameOf(kind) + "\"; expected false, received true");
+}
+
+Status CheckSlots(const std::vector<SlotSpec>& slots) {
+  if (slots.size() > kMaxRuleSlots) {
+    return Status::InvalidArgument("expected a rule with at most " + std::to_string(kMaxRuleSlots) +
+                                   " slots, received " + std::to_string(slots.size()));
+  }
+  for (auto slot = slots.begin(); slot != slots.end(); ++slot) {
+    if (slot->name.empty() || slot->name.size() > kMaxSlotName) {
+      return Status::InvalidArgument("expected names of slots of 1 to " +
+                                     std::to_string(kMaxSlotName) + " bytes, received one of " +
+                                     std::to_string(slot->name.size()));
+    }
+    const auto same = [&](const SlotSpec& other) { return other.name == slot->name; };
+    if (std::any_of(slots.begin(), slot, same)) {
+      return Status::InvalidArgument("expected slots with names of their own, received two of one");
+    }
+  }
+  return Status::Ok();
 }
 
 enum class Bounds { kNonNegative, kNonPositive, kUnit, kUnitOpen };
@@ -288,6 +309,15 @@ Status ValidateRule(const RuleSpec& rule, ValueType value_type) {
   if (IsOneOf(rule.kind, {kAdagrad, kRowwiseAdagrad, kFtrl})) {
     TFRA_RETURN_IF_ERROR(
         CheckNumber("initial_accumulator", rule.initial_accumulator, Bounds::kNonNegative));
+  }
+  return CheckSlots(rule.slots);
+}
+
+Status CheckRule(const RuleSpec& rule, ValueType value_type, int64_t dim, size_t* slot_elements) {
+  TFRA_RETURN_IF_ERROR(ValidateRule(rule, value_type));
+  *slot_elements = 0;
+  for (const SlotSpec& slot : SlotLayout(rule)) {
+    *slot_elements += slot.scalar ? 1 : static_cast<size_t>(dim);
   }
   return Status::Ok();
 }

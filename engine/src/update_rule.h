@@ -21,8 +21,12 @@ namespace tfra {
 // The slots of a row in their order in memory.
 std::vector<SlotSpec> SlotLayout(const RuleSpec& rule);
 
+// A rule of a caller has at most so many slots, with names of at most so many bytes.
+inline constexpr size_t kMaxRuleSlots = 64;
+inline constexpr size_t kMaxSlotName = 256;
+
 // kWrongType for a rule on values that are not floating, kInvalidArgument for switches the rule
-// does not have.
+// does not have, and for slots of a caller that are too many or have no name of their own.
 Status ValidateRule(const RuleSpec& rule, ValueType value_type);
 
 // Checks the hyper-parameters that the rule reads, and no others.

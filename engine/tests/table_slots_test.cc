@@ -62,6 +62,32 @@ TEST(CustomSlotsMayStartAsNan) {
   CHECK(std::isnan(LookupRows(*MakeTable(options), TestKeys(KeyType::kInt64, {1})).slots[0]));
 }
 
+TEST(CustomSlotsHaveNamesOfTheirOwnAndAreNotTooMany) {
+  const auto check = [](const RuleSpec& rule, size_t* elements) {
+    TableOptions options;
+    options.dim = 3;
+    options.rule = rule;
+    std::unique_ptr<Table> table;
+    const Status status = CheckRule(rule, options.value_type, options.dim, elements);
+    CHECK(Table::Create(options, &table).code() == status.code());
+    if (status.ok()) CHECK_EQ(table->slot_elements(), *elements);
+    return status.code();
+  };
+  size_t elements = 0;
+  CHECK(check(CustomRule({{"a"}, {"b", true}}), &elements) == StatusCode::kOk);
+  CHECK_EQ(elements, 4u);
+  CHECK(check(CustomRule({{"a"}, {"b"}, {"a", true}}), &elements) == StatusCode::kInvalidArgument);
+  CHECK(check(CustomRule({{""}}), &elements) == StatusCode::kInvalidArgument);
+  CHECK(check(CustomRule({{std::string(256, 'x')}}), &elements) == StatusCode::kOk);
+  CHECK(check(CustomRule({{std::string(257, 'x')}}), &elements) == StatusCode::kInvalidArgument);
+  std::vector<SlotSpec> slots;
+  for (int i = 0; i < 64; ++i) slots.push_back({std::to_string(i)});
+  CHECK(check(CustomRule(slots), &elements) == StatusCode::kOk);
+  CHECK_EQ(elements, 192u);
+  slots.push_back({"one more"});
+  CHECK(check(CustomRule(slots), &elements) == StatusCode::kInvalidArgument);
+}
+
 TEST(CustomSlotsBelongToTheCustomRule) {
   TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2);
   options.rule.kind = RuleKind::kAdam;

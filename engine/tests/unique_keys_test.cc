@@ -1,6 +1,7 @@
 // Distinct keys and sums over equal ones, against a std::map and plain loops.
 #include "tfra/unique_keys.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -60,6 +61,30 @@ TEST(UniqueKeysInOrderOfFirstOccurrence) {
                 model.first);
         }
       }
+    }
+  }
+}
+
+TEST(TheFirstDuplicateIsFound) {
+  const auto duplicate = [](const TestKeys& keys) {
+    size_t found;
+    CHECK_OK(FindDuplicate(keys.batch(), &found));
+    return found;
+  };
+  for (KeyType type : {KeyType::kInt64, KeyType::kString}) {
+    CHECK_EQ(duplicate(TestKeys(type, {})), 0u);
+    CHECK_EQ(duplicate(TestKeys(type, {5})), 1u);
+    CHECK_EQ(duplicate(TestKeys(type, {5, 6, 0, 6, 5})), 3u);
+    CHECK_EQ(duplicate(TestKeys(type, {0, 0})), 1u);
+    for (const size_t n : {100u, 5000u, 200'000u}) {
+      std::vector<int64_t> numbers(n);
+      for (size_t i = 0; i < n; ++i) numbers[i] = static_cast<int64_t>(i) * 4096 - 7;
+      std::shuffle(numbers.begin(), numbers.end(), std::mt19937_64(n));
+      CHECK_EQ(duplicate(TestKeys(type, numbers)), n);
+      numbers[n - 1] = numbers[n / 2];
+      CHECK_EQ(duplicate(TestKeys(type, numbers)), n - 1);
+      numbers[n / 3] = numbers[0];
+      CHECK_EQ(duplicate(TestKeys(type, numbers)), n / 3);
     }
   }
 }

@@ -211,6 +211,9 @@ struct SlotInfo {
   size_t elements;
 };
 
+// Checks a rule as Table::Create does. slot_elements: of all slots of one row together.
+Status CheckRule(const RuleSpec& rule, ValueType value_type, int64_t dim, size_t* slot_elements);
+
 class Table {
  public:
   static Status Create(const TableOptions& options, std::unique_ptr<Table>* table);

@@ -44,4 +44,8 @@ class UniqueKeys {
   std::unique_ptr<State> state_;
 };
 
+// duplicate: the number of the first key that equals one before it, or keys.size if all differ.
+// Takes up to 8 bytes of memory for each key, and 8 more for each string.
+Status FindDuplicate(const KeyBatch& keys, size_t* duplicate);
+
 }  // namespace tfra
