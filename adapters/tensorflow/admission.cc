@@ -74,35 +74,4 @@ void SnapshotAdmission(void*, TF_OpKernelContext* op) {
   });
 }
 
-void RestoreAdmission(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
-    const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const auto n = static_cast<int64_t>(keys.size());
-    const Tensor seen = context.Input(2), filter = context.Input(3), parts = context.Input(4);
-    const int32_t part = *context.Input(5).data<const int32_t>();
-    const int32_t part_count = *context.Input(6).data<const int32_t>();
-    // Where every key may enter, nothing need be known of those that waited.
-    if (table->options().admission.kind == AdmissionKind::kAll) return;
-    RequireShape(seen, {n, 2}, "how often keys were seen");
-    if (parts.elements() != 0) RequireShape(parts, {n}, "parts");
-    const auto* part_of = parts.elements() != 0 ? parts.data<const int32_t>() : nullptr;
-    const auto* metadata = seen.data<const RowMetadata>();
-    AdmissionState state;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (part_of != nullptr && part_of[i] != part) continue;
-      if (keys.batch().type == KeyType::kString) {
-        state.string_keys.emplace_back(keys.batch().strings[i]);
-      } else {
-        state.int_keys.push_back(keys.batch().ints[i]);
-      }
-      state.seen.push_back(metadata[i]);
-    }
-    const auto* bytes = filter.data<const std::byte>();
-    state.filter.assign(bytes, bytes + filter.elements());
-    Check(table->RestoreAdmission(state, static_cast<uint32_t>(part),
-                                  static_cast<uint32_t>(part_count)));
-  });
-}
-
 }  // namespace tfra::tf

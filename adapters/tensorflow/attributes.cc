@@ -52,11 +52,34 @@ NewKeys NewKeysAttribute(TF_OpKernelConstruction* construction) {
 }
 
 std::vector<std::byte> BytesOf(const std::string& digits) {
+  const auto value_of = [&](char digit) {
+    if (digit >= '0' && digit <= '9') return digit - '0';
+    if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+    InvalidArgument("expected bytes as two digits of 0-9a-f each, received " + Quoted(digits));
+  };
+  if (digits.size() % 2 != 0) {
+    InvalidArgument("expected bytes as two digits each, received " + Quoted(digits));
+  }
   std::vector<std::byte> bytes;
-  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
-    bytes.push_back(static_cast<std::byte>(std::stoi(digits.substr(i, 2), nullptr, 16)));
+  bytes.reserve(digits.size() / 2);
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(value_of(digits[i]) << 4 | value_of(digits[i + 1])));
   }
   return bytes;
+}
+
+std::string Quoted(std::string_view text) {
+  constexpr size_t kMost = 80;
+  std::string quoted = "\"";
+  for (const char c : text.substr(0, kMost)) {
+    if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
+      quoted += c;
+    } else {
+      quoted += "\\x" + DigitsOf(&c, 1);
+    }
+  }
+  if (text.size() <= kMost) return quoted + "\"";
+  return quoted + "...\" (" + std::to_string(text.size()) + " bytes)";
 }
 
 std::string DigitsOf(const void* bytes, size_t count) {
@@ -73,7 +96,8 @@ std::string DigitsOf(const void* bytes, size_t count) {
 double DoubleOf(const std::string& digits) {
   const std::vector<std::byte> bytes = BytesOf(digits);
   double number;
-  if (bytes.size() != sizeof(number)) InvalidArgument("not the bytes of a double: " + digits);
+  if (bytes.size() != sizeof(number))
+    InvalidArgument("expected the 8 bytes of a double, received " + Quoted(digits));
   std::memcpy(&number, bytes.data(), sizeof(number));
   return number;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "op_context.h"
@@ -20,7 +21,11 @@ TF_DataType TypeAttribute(TF_OpKernelConstruction* construction, const char* nam
 // The attribute `new_keys`: 'insert', 'admit' or 'drop'.
 NewKeys NewKeysAttribute(TF_OpKernelConstruction* construction);
 
-// Bytes as two hexadecimal digits each, so that no bit is lost and no locale asked.
+// Text of any bytes for a message: the first of them, and those that are not ASCII as digits.
+std::string Quoted(std::string_view text);
+
+// Bytes as two hexadecimal digits each, so that no bit is lost and no locale asked. BytesOf throws
+// if the text is anything else.
 std::vector<std::byte> BytesOf(const std::string& digits);
 std::string DigitsOf(const void* bytes, size_t count);
 // A double by its bytes. Throws if they are not those of one.

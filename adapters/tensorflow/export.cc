@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "kernels.h"
 #include "rule_text.h"
+#include "tfra/unique_keys.h"
 
 namespace tfra::tf {
 namespace {
@@ -67,6 +68,7 @@ void Narrow(char* keys, size_t count) {
 
 // What is exported beside the keys.
 struct Parts {
+  bool each_key_once = false;  // Also of keys that left and came back meanwhile.
   bool values = false;
   bool slots_and_metadata = false;
   bool scores = false;
@@ -105,6 +107,7 @@ class Exporter {
         Add(&batch, parts);
       }
     }
+    if (parts.each_key_once) KeepFirst(parts);
     SetOutputs(static_cast<int64_t>(next_), parts);
   }
 
@@ -166,6 +169,44 @@ class Exporter {
       metadata_.Write(row * sizeof(RowMetadata), batch->metadata);
     }
     if (parts.scores) scores_.Write(row * sizeof(uint64_t), batch->scores);
+  }
+
+  // Leaves the first row of each key.
+  void KeepFirst(const Parts& parts) {
+    const std::vector<std::string_view> views(
+        string_keys_.begin(),
+        string_keys_.begin() + static_cast<std::ptrdiff_t>(key_dtype() == TF_STRING ? next_ : 0));
+    const KeyBatch keys = key_dtype() == TF_STRING ? KeyBatch(views.data(), next_)
+                                                   : KeyBatch(keys_.at<int64_t>(0), next_);
+    size_t duplicate;
+    Check(FindDuplicate(keys, &duplicate));
+    if (duplicate == next_) return;
+    UniqueKeys unique;
+    Check(UniqueKeys::Find(keys, &unique));
+    const auto keep = [&](auto* rows, size_t row_elements) {
+      for (size_t i = 0; i < unique.size(); ++i) {
+        const size_t from = unique.first()[i];
+        if (from == i) continue;
+        std::move(rows + from * row_elements, rows + (from + 1) * row_elements,
+                  rows + i * row_elements);
+      }
+    };
+    if (key_dtype() == TF_STRING) {
+      keep(string_keys_.data(), 1);
+    } else {
+      keep(keys_.at<int64_t>(0), 1);
+    }
+    if (parts.values && type_ == ValueType::kString) {
+      keep(string_values_.data(), static_cast<size_t>(dim_));
+    } else if (parts.values) {
+      keep(values_.at<std::byte>(0), RowBytes());
+    }
+    if (parts.slots_and_metadata) {
+      keep(slots_.at<std::byte>(0), SlotsBytes());
+      if (has_metadata()) keep(metadata_.at<RowMetadata>(0), 1);
+    }
+    if (parts.scores && IsBounded(*first())) keep(scores_.at<uint64_t>(0), 1);
+    next_ = unique.size();
   }
 
   void SetOutputs(int64_t rows, const Parts& parts) {
@@ -289,7 +330,8 @@ void ExportPart(void*, TF_OpKernelContext* op) {
 void Snapshot(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     Exporter exporter(context, UseTablesOfOneRule(context));
-    exporter.Run({.values = true, .slots_and_metadata = true, .scores = true});
+    exporter.Run(
+        {.each_key_once = true, .values = true, .slots_and_metadata = true, .scores = true});
     const TableUse& table = exporter.first();
     StoreStrings({TextOf(table->options().rule)}, context.Output(5, TF_STRING, {1}));
     auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();

@@ -36,9 +36,12 @@ void DeletePoolingKernel(void* kernel);
 
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// table, keys, values, slots, metadata, rule, parts, part, part_count, scores, epoch: in place of
-// what is in the table, the keys of one part; of all keys, if there is one part only.
-void Restore(void*, TF_OpKernelContext* context);
+// tables, the fields of Content, parts, waiting_parts: in place of what is in the tables, the keys
+// of their parts; all keys, if there is one table only. Everything is checked before the first
+// table changes. Attributes: first_part, the number of the first table; part_count.
+void* NewRestoreKernel(TF_OpKernelConstruction* construction);
+void DeleteRestoreKernel(void* kernel);
+void Restore(void* kernel, TF_OpKernelContext* context);
 // Of Accumulate and Touch. Attributes: new_keys.
 void* NewNewKeysKernel(TF_OpKernelConstruction* construction);
 void DeleteNewKeysKernel(void* kernel);
@@ -109,8 +112,6 @@ void SetClock(void*, TF_OpKernelContext* context);
 void ExportPart(void*, TF_OpKernelContext* context);
 // tables -> keys, seen, filter
 void SnapshotAdmission(void*, TF_OpKernelContext* context);
-// table, keys, seen, filter, parts (or none), part, part_count
-void RestoreAdmission(void*, TF_OpKernelContext* context);
 // What only bounded tables do.
 // tables -> keys, values, scores
 void ExportScores(void*, TF_OpKernelContext* context);

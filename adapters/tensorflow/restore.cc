@@ -1,16 +1,21 @@
-// Rows from a checkpoint, into one table of any number: each picks its own keys, a batch at a time,
-// so that restoring takes no copy of the whole.
+// The content of a checkpoint, into any number of tables: each picks its own keys, a batch at a
+// time, so that restoring takes no copy of the whole.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
-#include "arguments.h"
+#include "attributes.h"
+#include "content.h"
 #include "kernels.h"
-#include "rule_text.h"
 
 namespace tfra::tf {
 namespace {
+
+struct RestoreKernel {
+  int64_t first_part;  // The number of the first table,
+  int64_t part_count;  // among so many, of which others may be on other devices.
+};
 
 constexpr size_t kBatch = 16384;
 // Of tables with a budget. The rows of one call are in memory together, and rows that were exported
@@ -77,77 +82,114 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
   flush();
 }
 
+// The number of the table that each key belongs to; null if there is one table only. Throws unless
+// there is a number for each key.
+const int32_t* PartsOf(const Tensor& parts, const Keys& keys, const RestoreKernel& kernel) {
+  if (kernel.part_count <= 1) return nullptr;
+  RequireShape(parts, {static_cast<int64_t>(keys.size())}, "parts of keys");
+  const auto* part_of = parts.data<const int32_t>();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (part_of[i] >= 0 && part_of[i] < kernel.part_count) continue;
+    InvalidArgument("expected parts of keys in [0, " + std::to_string(kernel.part_count) +
+                    "), received " + std::to_string(part_of[i]));
+  }
+  return part_of;
+}
+
+// In place of what is in the table.
+void RestoreRows(const TableUse& table, const Content& content, const int32_t* part_of,
+                 int32_t part) {
+  const TableOptions& options = table->options();
+  Check(table->Clear());
+  table.ForgetOwner();
+  if (IsBounded(*table) && content.epoch() != nullptr) {
+    // Before the rows come: their scores belong to it.
+    table->SetEpoch(static_cast<uint32_t>(content.epoch()[0]));
+    table.named().steps = content.epoch()[1];
+  }
+  // What was saved without slots, metadata or scores is restored with initial ones.
+  const void* slots = content.slots();
+  const RowMetadata* metadata = options.metadata ? content.metadata() : nullptr;
+  const uint64_t* scores = IsBounded(*table) ? content.scores() : nullptr;
+  std::vector<uint32_t> order;
+  if (scores != nullptr && static_cast<int64_t>(content.size()) > options.bound.max_capacity) {
+    order = BestFirst(scores, content.size());
+  }
+  const KeyBatch& keys = content.keys().batch();
+  if (part_of == nullptr && options.tiers.fast_bytes == 0 && order.empty()) {
+    Check(table->Assign(keys, content.values(), slots, metadata, ExactScores(scores)));
+    return;
+  }
+  const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
+                                                                  : SizeOf(options.value_type);
+  const std::vector<Picker> rows = {
+      Picker(content.values(), static_cast<size_t>(options.dim) * element),
+      Picker(slots, table->slot_elements() * SizeOf(ComputeType(options.value_type))),
+      Picker(metadata, sizeof(RowMetadata)), Picker(scores, sizeof(uint64_t))};
+  if (keys.type == KeyType::kString) {
+    RestorePart(&*table, keys.strings, part_of, part, keys.size, order, rows);
+  } else {
+    RestorePart(&*table, keys.ints, part_of, part, keys.size, order, rows);
+  }
+}
+
+// What is known of the keys of one table that have not entered it.
+AdmissionState WaitingOf(const Content& content, const int32_t* part_of, int32_t part) {
+  AdmissionState state;
+  const KeyBatch& keys = content.waiting_keys().batch();
+  for (size_t i = 0; i < keys.size; ++i) {
+    if (part_of != nullptr && part_of[i] != part) continue;
+    if (keys.type == KeyType::kString) {
+      state.string_keys.emplace_back(keys.strings[i]);
+    } else {
+      state.int_keys.push_back(keys.ints[i]);
+    }
+    state.seen.push_back(content.waiting_seen()[i]);
+  }
+  const auto* filter = content.waiting_filter().data<const std::byte>();
+  state.filter.assign(filter, filter + content.waiting_filter().elements());
+  return state;
+}
+
 }  // namespace
 
-void Restore(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
-    const std::string rule = context.InputString(5);
-    // What was trained goes on with its slots, before an optimizer is known here too.
-    const TableUse table =
-        rule == kNoRule ? UseTable(context, 0) : TableUse(FindTable(context, 0), RuleOf(rule));
-    const TableOptions& options = table->options();
-    const Keys keys(table.named(), context.Input(1));
-    const Values values(table.named(), context.Input(2), "values");
-    const auto n = static_cast<int64_t>(keys.size());
-    if (values.dims() != Dims{n, options.dim}) {
-      InvalidArgument("expected values of shape " + ToString({n, options.dim}) +
-                      ", received shape " + ToString(values.dims()));
-    }
-    const Tensor slots = context.Input(3), metadata = context.Input(4), parts = context.Input(6);
-    const int32_t part = *context.Input(7).data<const int32_t>();
-    const int32_t part_count = *context.Input(8).data<const int32_t>();
-    const auto* part_of = part_count > 1 ? parts.data<const int32_t>() : nullptr;
-    if (part_count > 1) {
-      if (parts.elements() != n) {
-        InvalidArgument("expected the part of each of " + std::to_string(n) + " keys, received " +
-                        std::to_string(parts.elements()) + " parts");
-      }
-      for (int64_t i = 0; i < n; ++i) {
-        if (part_of[i] >= 0 && part_of[i] < part_count) continue;
-        InvalidArgument("expected parts of keys in [0, " + std::to_string(part_count) +
-                        "), received " + std::to_string(part_of[i]));
-      }
-    }
-    const Tensor scores = context.Input(9), epoch = context.Input(10);
-    // Everything is checked: now the table may change.
-    Check(table->Clear());
-    table.ForgetOwner();
-    if (IsBounded(*table) && epoch.elements() >= 2) {
-      // Before the rows come: their scores belong to it.
-      table->SetEpoch(static_cast<uint32_t>(epoch.data<const int64_t>()[0]));
-      table.named().steps = epoch.data<const int64_t>()[1];
-    }
-    // What was saved without slots, metadata or scores, or for another optimizer, is restored with
-    // initial ones.
-    const auto slot_elements = static_cast<int64_t>(table->slot_elements());
-    const ValueType slot_type = ComputeType(options.value_type);
-    const bool has_slots = slot_elements > 0 && slots.dims() == Dims{n, slot_elements} &&
-                           slots.type() == DataTypeOf(slot_type);
-    const bool has_metadata = options.metadata && metadata.dims() == Dims{n, 2};
-    const void* slot_rows = has_slots ? slots.data<void>() : nullptr;
-    const void* metadata_rows = has_metadata ? metadata.data<void>() : nullptr;
-    const bool has_scores = IsBounded(*table) && scores.dims() == Dims{n};
-    const void* score_rows = has_scores ? scores.data<void>() : nullptr;
-    std::vector<uint32_t> order;
-    if (has_scores && n > options.bound.max_capacity) {
-      order = BestFirst(scores.data<const uint64_t>(), static_cast<size_t>(n));
-    }
-    const bool at_once = options.tiers.fast_bytes == 0 && order.empty();
-    if (part_count <= 1 && at_once) {
-      Check(table->Assign(keys.batch(), values.data(), slot_rows,
-                          static_cast<const RowMetadata*>(metadata_rows), ExactScores(score_rows)));
-      return;
-    }
-    const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
-                                                                    : SizeOf(options.value_type);
-    const std::vector<Picker> rows = {
-        Picker(values.data(), static_cast<size_t>(options.dim) * element),
-        Picker(slot_rows, static_cast<size_t>(slot_elements) * SizeOf(slot_type)),
-        Picker(metadata_rows, sizeof(RowMetadata)), Picker(score_rows, sizeof(uint64_t))};
-    if (keys.batch().type == KeyType::kString) {
-      RestorePart(&*table, keys.batch().strings, part_of, part, keys.size(), order, rows);
-    } else {
-      RestorePart(&*table, keys.batch().ints, part_of, part, keys.size(), order, rows);
+void* NewRestoreKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<RestoreKernel>(construction, [&](RestoreKernel& kernel) {
+    kernel.first_part = IntAttribute(construction, "first_part");
+    kernel.part_count = IntAttribute(construction, "part_count");
+  });
+}
+
+void DeleteRestoreKernel(void* kernel) { delete static_cast<RestoreKernel*>(kernel); }
+
+void Restore(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    const auto& split = *static_cast<const RestoreKernel*>(kernel);
+    constexpr int kParts = 2;  // Inputs after the content: `parts` and `waiting_parts`.
+    const int tables = context.inputs() - Content::kInputs - kParts;
+    const Content content(context, tables, UseTable(context, 0));
+    const Tensor row_parts = context.Input(tables + Content::kInputs);
+    const Tensor waiting_parts = context.Input(tables + Content::kInputs + 1);
+    const int32_t* part_of = PartsOf(row_parts, content.keys(), split);
+    const int32_t* waiting_part_of = PartsOf(waiting_parts, content.waiting_keys(), split);
+
+    const auto restore_admission = [&](const TableUse& table, int i) {
+      // Where every key may enter, nothing need be known of those that waited.
+      if (table->options().admission.kind == AdmissionKind::kAll) return;
+      const auto part = static_cast<int32_t>(split.first_part) + i;
+      Check(table->RestoreAdmission(WaitingOf(content, waiting_part_of, part),
+                                    static_cast<uint32_t>(part),
+                                    static_cast<uint32_t>(split.part_count)));
+    };
+    // The tables are alike, and a state that does not fit the first one's rule changes nothing.
+    restore_admission(UseTable(context, 0), 0);
+    // Everything is checked: now rows may change.
+    for (int i = 0; i < tables; ++i) {
+      // What was trained goes on with its slots, before an optimizer is known here too.
+      const TableUse table =
+          content.rule() ? TableUse(FindTable(context, i), *content.rule()) : UseTable(context, i);
+      RestoreRows(table, content, part_of, static_cast<int32_t>(split.first_part) + i);
+      restore_admission(table, i);  // After the rows, which clear it.
     }
   });
 }

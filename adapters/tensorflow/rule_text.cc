@@ -77,7 +77,8 @@ void SetSwitch(const std::string& word, const std::string& text, RuleSpec* rule)
     return;
   }
   const auto* field = Find(kSwitches, name);
-  if (field == nullptr) InvalidArgument("unknown switch of an update rule: " + text);
+  if (field == nullptr)
+    InvalidArgument("expected switches of an update rule, received " + Quoted(text));
   rule->*(*field) = true;
 }
 
@@ -88,7 +89,8 @@ RuleSpec RuleOf(const std::string& text) {
   std::string word;
   words >> word;
   const RuleKind* kind = Find(kKinds, word);
-  if (kind == nullptr) InvalidArgument("unknown update rule: " + text);
+  if (kind == nullptr)
+    InvalidArgument("expected the text of an update rule, received " + Quoted(text));
   RuleSpec rule;
   rule.kind = *kind;
   while (words >> word) {
@@ -97,6 +99,11 @@ RuleSpec RuleOf(const std::string& text) {
     } else {
       SetSwitch(word, text, &rule);
     }
+  }
+  // Anything that was not understood, or said twice, is missing from the rule's own text.
+  if (TextOf(rule) != text) {
+    InvalidArgument("expected the text of an update rule, such as " + Quoted(TextOf(rule)) +
+                    ", received " + Quoted(text));
   }
   return rule;
 }

@@ -11,7 +11,7 @@ inline constexpr char kNoRule[] = "none";
 
 // A rule's name and its switches: "adam amsgrad", "adagrad initial_accumulator=NUMBER". Slots of a
 // custom rule follow as "custom NAME:row:NUMBER NAME:scalar:NUMBER", the names and numbers as their
-// bytes. Both throw or return what the other takes: TextOf(RuleOf(text)) == text.
+// bytes. RuleOf throws unless TextOf(RuleOf(text)) == text, so that a rule has one text only.
 RuleSpec RuleOf(const std::string& text);
 std::string TextOf(const RuleSpec& rule);
 

@@ -132,7 +132,45 @@ def keep_content(original: Any, object_map: Any, content: Content) -> None:
     object_map[original].keep(content)
 
 
-def require_length(content: Content, table: HashTable) -> None:
+def restore_tables(
+    tables: Sequence[HashTable], content: Content, parts: Any = (), waiting_parts: Any = ()
+) -> Any:
+    """Replaces what is in some tables of one kind, and returns the op that does.
+
+    The op checks all of the content before it changes a table: if it fails, all are as they were.
+
+    Args:
+        tables: The tables.
+        content: Tensors as `content_of` makes them, for any number of tables.
+        parts: For each key the number of the table it belongs to, if there are several.
+        waiting_parts: As `parts`, for the keys that wait to enter.
+    """
+    first = tables[0]
+    _require_length(content, first)
+    no_numbers = tf.zeros([0], tf.int64)
+    fields = {
+        # Checkpoints that were written before there were scores, or sums of gradients.
+        "scores": no_numbers,
+        "epoch": no_numbers,
+        "sum_keys": tf.constant([], first.key_dtype),
+        "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
+        **content,
+        "parts": tf.convert_to_tensor(parts, tf.int32),
+        "waiting_parts": tf.convert_to_tensor(waiting_parts, tf.int32),
+    }
+    restored, done = [], 0
+    for group in _by_device(tables):
+        handles = [table.resource_handle for table in group]
+        # SavedModel's loader for TF1 restores before it initializes.
+        created = [table._create_at(table.resource_handle) for table in group]
+        with tf.control_dependencies([each for each in created if each is not None]):
+            op = ops.tfra_restore(handles, **fields, first_part=done, part_count=len(tables))
+        restored.append(op)
+        done += len(group)
+    return None if tf.executing_eagerly() else tf.group(*restored)
+
+
+def _require_length(content: Content, table: HashTable) -> None:
     """Raises ValueError if saved rows are of another length. Where it is unknown, the op does."""
     saved = content["values"].shape
     if saved.rank == 2 and saved[1] not in (None, table.dim):

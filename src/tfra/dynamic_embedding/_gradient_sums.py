@@ -7,7 +7,7 @@ from typing import Any
 from tfra import optimizers
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._content import Content, content_of
+from tfra.dynamic_embedding._content import Content, content_types
 from tfra.dynamic_embedding._creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._rules import Claimant, params_text, rule_text
 
@@ -80,11 +80,20 @@ class GradientSums:
 
     def restore(self, content: Content) -> list[Any]:
         """Replaces all sums by what `content` returned, and returns the ops that do."""
-        cleared = self._table.clear()
-        with tf.control_dependencies([] if cleared is None else [cleared]):
-            nothing = content_of([self._table])
-        rows = {"keys": content["sum_keys"], "values": content["sums"]}
-        restored = self._table.restore_rows({**nothing, **rows})
+        keys = content["sum_keys"]
+        n = tf.size(keys)
+        types = content_types(self._table.key_dtype, self.dtype)
+        rows = {
+            "keys": keys,
+            "values": content["sums"],
+            "slots": tf.zeros([n, 0], types["slots"]),
+            "metadata": tf.zeros([n, 0], types["metadata"]),
+            "rule": tf.constant(["none"]),
+            "waiting_keys": tf.constant([], types["waiting_keys"]),
+            "waiting_seen": tf.zeros([0, 2], types["waiting_seen"]),
+            "waiting_filter": tf.zeros([0], types["waiting_filter"]),
+        }
+        restored = self._table.restore_rows(rows)
         return [] if restored is None else [restored]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfra._tf import tf
-from tfra.dynamic_embedding._content import Content
+from tfra.dynamic_embedding._content import Content, restore_tables
 from tfra.dynamic_embedding._hash_table import HashTable
 
 
@@ -83,14 +83,10 @@ class Shards:
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""
         if len(self.tables) == 1:
-            return self.tables[0].restore_rows(content)
+            return restore_tables(self.tables, content)
         _, parts = self._flat(content["keys"])
         _, waiting_parts = self._flat(content["waiting_keys"])
-        restored = [
-            table.restore_rows(content, parts, number, len(self.tables), waiting_parts)
-            for number, table in enumerate(self.tables)
-        ]
-        return None if tf.executing_eagerly() else tf.group(*restored)
+        return restore_tables(self.tables, content, parts, waiting_parts)
 
     def _flat(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         flat = tf.reshape(keys, [-1])

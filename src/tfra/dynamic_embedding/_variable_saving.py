@@ -35,9 +35,13 @@ class VariableSaving:
         return {**content_of(self.tables), **self._content_of_sums()}
 
     def restore(self, content: Content) -> Any:
-        """Replaces what is in the variable by what `content` returned."""
+        """Replaces what is in the variable by what `content` returned.
+
+        The first op checks all of it, the sums of gradients included.
+        """
         restored = self._shards.restore(content)
-        sums = self._restore_sums(content)
+        with tf.control_dependencies([] if restored is None else [restored]):
+            sums = self._restore_sums(content)
         return None if tf.executing_eagerly() else tf.group(restored, *sums)
 
     def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
