@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +74,11 @@ class TableFiles:
         """
         path = self._file(directory, file_name)
         if tf.executing_eagerly():
-            return self.restore_rows(self._read(path))
+            content = self._read(path)
+            try:
+                return self.restore_rows(content)
+            except (ValueError, tf.errors.InvalidArgumentError) as error:
+                raise ValueError(f"{path}: {getattr(error, 'message', error)}") from error
         types = content_types(self._key_dtype, self._value_dtype)
 
         def read() -> list[tf.Tensor]:
@@ -88,30 +89,26 @@ class TableFiles:
         return self.restore_rows(dict(zip(types, tensors, strict=True)))
 
     def _read(self, path: Path) -> Content:
-        with _opened(path) as file:
-            expected = _description(self._key_dtype.name, self._value_dtype.name, self._dim)
-            found = _description(file["key_dtype"], file["value_dtype"], file["dim"])
+        if path.is_dir():
+            raise ValueError(f"{path}: expected a file that `save` wrote. Received: a directory")
+        types = (self._key_dtype, self._value_dtype)
+        with path.open("rb") as file:
+            arrays = content_arrays.NpzArrays(file, str(path))
+            expected = _description(types[0].name, types[1].name, self._dim)
+            found = _description(arrays["key_dtype"], arrays["value_dtype"], arrays["dim"])
             if found != expected:
                 raise ValueError(f"{path}: expected {expected}, received {found}")
-            content = content_arrays.to_content(file, self._key_dtype, self._value_dtype)
-        content["values"] = tf.reshape(content["values"], [-1, self._dim])
-        return content
+            for name in ("scores", "epoch"):  # All tables of this kind have them.
+                if name not in arrays:
+                    raise ValueError(f"{path}: expected `{name}`, received a file without it")
+            try:
+                return content_arrays.to_content(arrays, *types, self._dim)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
 
     def _file(self, directory: Any, file_name: str | None) -> Path:
         name = self.name if file_name is None else file_name
         return Path(os.fspath(directory)) / (name.replace("/", "_") + ".npz")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The arrays of a file that `save` wrote."""
-    with path.open("rb") as file:
-        try:
-            arrays = np.load(file)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            message = f"{path}: expected a file that `save` wrote. Received: {error}"
-            raise ValueError(message) from error
-        yield arrays
 
 
 def _description(key_dtype: Any, value_dtype: Any, dim: Any) -> str:

@@ -154,7 +154,8 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
                     "returned, as `model.get_weights()` has it, or a copy of that. Received: an "
                     f"array of shape {array.shape} and type {array.dtype}"
                 )
-            content = from_bytes(array, self.params.key_dtype, self.params.value_dtype)
+            params = self.params
+            content = from_bytes(array, params.key_dtype, params.value_dtype, params.dim)
         self.params.restore(content)
         return self.value
 

@@ -59,7 +59,13 @@ def to_bytes(content: Content) -> np.ndarray[Any, Any]:
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def from_bytes(array: np.ndarray[Any, Any], key_dtype: tf.DType, value_dtype: tf.DType) -> Content:
-    """Returns what `to_bytes` was given."""
-    with np.load(io.BytesIO(array.tobytes())) as arrays:
-        return content_arrays.to_content(arrays, key_dtype, value_dtype)
+def from_bytes(
+    array: np.ndarray[Any, Any], key_dtype: tf.DType, value_dtype: tf.DType, dim: int
+) -> Content:
+    """Returns what `to_bytes` was given.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    arrays = content_arrays.NpzArrays(io.BytesIO(array.tobytes()), "The weights of a table")
+    return content_arrays.to_content(arrays, key_dtype, value_dtype, dim)

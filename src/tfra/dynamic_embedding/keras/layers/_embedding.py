@@ -279,10 +279,19 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is there."""
-        content = content_arrays.to_content(store, self.key_dtype, self.value_dtype)
-        content_arrays.check(content, self.name, self.embedding_size)
-        self.params.restore(content)
+        """Reads what `save_own_variables` wrote, in place of what is there.
+
+        Raises:
+            ValueError: If it is damaged or of another kind. Then the layer is as it was.
+        """
+        dim = self.embedding_size
+        try:
+            content = content_arrays.to_content(store, self.key_dtype, self.value_dtype, dim)
+            content_arrays.check(content, self.name, dim)
+            self.params.restore(content)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            message = getattr(error, "message", error)
+            raise ValueError(f"Layer {self.name!r} can't be loaded: {message}") from error
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config of the layer."""
