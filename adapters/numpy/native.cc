@@ -442,6 +442,11 @@ NB_MODULE(_native, m) {
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
       "keys"_a, "key_bytes"_a, "fast_bytes"_a);
+  m.attr("MAX_DIM") = kMaxDim;
+  m.attr("MAX_KEYS") = kMaxKeys;
+  m.attr("MAX_FILTER_KEYS") = kMaxFilterKeys;
+  m.attr("MAX_FILTER_COUNT") = kMaxFilterCount;
+  m.attr("MAX_THREADS") = kMaxThreads;
   m.def("engine_version", &Version);
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, "threads"_a);

@@ -332,12 +332,11 @@ Status ValidateAdmission(const AdmissionSpec& spec) {
     return Status::InvalidArgument("expected a count of 1 or more for admission, received 0");
   }
   if (spec.kind == AdmissionKind::kBloomFilter) {
-    if (spec.min_count > UINT16_MAX) {
+    if (spec.min_count > kMaxFilterCount) {
       return Status::InvalidArgument("a Bloom filter counts to at most 65535, received " +
                                      std::to_string(spec.min_count));
     }
-    constexpr int64_t kMost = int64_t{1} << 40;
-    if (spec.filter_keys < 1 || spec.filter_keys > kMost) {
+    if (spec.filter_keys < 1 || spec.filter_keys > kMaxFilterKeys) {
       return Status::InvalidArgument("expected a Bloom filter for 1 to 2**40 keys, received " +
                                      std::to_string(spec.filter_keys));
     }

@@ -9,9 +9,6 @@
 namespace tfra {
 namespace {
 
-// Rows beyond this are certainly a mistake.
-constexpr int64_t kMaxDim = int64_t{1} << 24;
-
 Status CheckBound(const TableOptions& options) {
   const Bound& bound = options.bound;
   if (bound.max_capacity < 0 || bound.max_capacity > kMaxKeys) {

@@ -40,9 +40,6 @@ inline constexpr bool kCounters = false;
 inline constexpr bool kCounters = true;
 #endif
 
-// More rows than row numbers can tell apart, with room for sums.
-inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
-
 Status CheckCapacity(int64_t keys);
 
 // What a shard is likely to get of `keys` keys, with some room for chance.

@@ -112,6 +112,13 @@ def estimate_memory(
     key_bytes: float,
     fast_bytes: int,
 ) -> dict[str, int]: ...
+
+MAX_DIM: int
+MAX_KEYS: int
+MAX_FILTER_KEYS: int
+MAX_FILTER_COUNT: int
+MAX_THREADS: int
+
 def engine_version() -> str: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...

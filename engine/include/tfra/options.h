@@ -10,6 +10,14 @@
 
 namespace tfra {
 
+// The largest sizes. A call that is given a larger one returns kInvalidArgument and allocates
+// nothing.
+inline constexpr int64_t kMaxDim = int64_t{1} << 24;
+// More rows than row numbers can tell apart, with room for sums.
+inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
+inline constexpr int64_t kMaxFilterKeys = int64_t{1} << 40;  // AdmissionSpec::filter_keys.
+inline constexpr uint32_t kMaxFilterCount = UINT16_MAX;      // min_count of a Bloom filter.
+
 enum class InitializerKind : uint8_t {
   kZeros,
   kOnes,

@@ -11,7 +11,8 @@ namespace tfra {
 // variable TFRA_NUM_THREADS, or the number of CPUs this process may run on.
 int NumThreads();
 
-// Takes effect for the next call. REQUIRES: threads >= 1.
+inline constexpr int kMaxThreads = 1024;
+// Takes effect for the next call. REQUIRES: 1 <= threads <= kMaxThreads.
 void SetNumThreads(int threads);
 
 // Calls task(0) .. task(count - 1) on up to `threads` threads (and NumThreads() at most), and
