@@ -5,12 +5,6 @@
 namespace tfra::tf {
 namespace {
 
-void RequireType(TF_DataType expected, TF_DataType received, const char* what) {
-  if (expected == received) return;
-  InvalidArgument(std::string("expected ") + what + " of type " + NameOf(expected) + ", received " +
-                  NameOf(received));
-}
-
 std::vector<std::string_view> ViewsOf(const Tensor& tensor) {
   const auto* strings = tensor.data<const TString>();
   std::vector<std::string_view> views(static_cast<size_t>(tensor.elements()));
@@ -20,8 +14,8 @@ std::vector<std::string_view> ViewsOf(const Tensor& tensor) {
 
 }  // namespace
 
-std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input) {
-  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input));
+std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input, const char* name) {
+  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input, name));
   if (table == nullptr) {
     throw OpError(TF_FAILED_PRECONDITION,
                   "the table was not created in this process, or is gone. In a graph, the ops of "
@@ -31,7 +25,7 @@ std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input) {
 }
 
 Keys::Keys(const NamedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
-  RequireType(table.key_dtype, tensor_.type(), "keys");
+  RequireType(tensor_.type(), table.key_dtype, "keys");
 }
 
 Keys::Keys(Tensor tensor)
@@ -55,39 +49,34 @@ Keys::Keys(Tensor tensor)
   }
 }
 
-Values::Values(const NamedTable& table, Tensor tensor, const char* what)
+Values::Values(const NamedTable& table, Tensor tensor, const char* name)
     : row_dims_(table.scalars ? Dims() : Dims{table.table->options().dim}),
-      what_(what),
+      name_(name),
       tensor_(std::move(tensor)),
       dims_(tensor_.dims()) {
-  RequireType(DataTypeOf(table.table->options().value_type), tensor_.type(), what);
+  RequireType(tensor_.type(), DataTypeOf(table.table->options().value_type), name);
   if (tensor_.type() == TF_STRING) views_ = ViewsOf(tensor_);
 }
 
-void Values::RequireOneRow() const {
-  if (IsOneRow()) return;
-  InvalidArgument(std::string("expected ") + what_ + " of shape " + ToString(row_dims_) +
-                  ", received shape " + ToString(dims_));
-}
+void Values::RequireOneRow() const { RequireShape(dims_, row_dims_, name_); }
 
 void Values::RequireRowPerKey(const Keys& keys) const {
   Dims expected = keys.dims();
   expected.insert(expected.end(), row_dims_.begin(), row_dims_.end());
-  if (dims_ == expected) return;
-  InvalidArgument(std::string("expected ") + what_ + " of shape " + ToString(expected) +
-                  " for keys of shape " + ToString(keys.dims()) + ", received shape " +
-                  ToString(dims_));
+  RequireShape(dims_, expected, name_);
 }
 
 KeyScores::KeyScores(const OpContext& context, int input, const TableUse& table, const Keys& keys)
     : tensor_(context.inputs() > input ? context.Input(input) : Tensor(nullptr)) {
   if (tensor_.get() == nullptr) return;
+  RequireOneAtMost(context, input, "scores");
   RequireShape(tensor_, keys.dims(), "scores");
   RequireNoNegative(tensor_);
   const EvictStrategy strategy = table->options().bound.strategy;
   const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
   if (!counts && strategy != EvictStrategy::kCustomized) {
-    InvalidArgument("expected no scores: the strategy of the table makes its own. Received scores");
+    InvalidArgument(
+        "expected no `scores`: the strategy of the table makes its own. Received scores");
   }
   scores_ = Scores{counts ? Scores::kCounts : Scores::kExact, tensor_.data<const uint64_t>()};
 }
@@ -100,9 +89,16 @@ void RequireNoNegative(const Tensor& scores) {
   const auto* values = scores.data<const int64_t>();
   for (int64_t i = 0; i < scores.elements(); ++i) {
     if (values[i] < 0) {
-      InvalidArgument("expected scores that are 0 or more, received " + std::to_string(values[i]));
+      InvalidArgument("expected `scores` that are 0 or more, received " +
+                      std::to_string(values[i]));
     }
   }
+}
+
+void RequireOneAtMost(const OpContext& context, int input, const char* name) {
+  if (context.inputs() <= input + 1) return;
+  InvalidArgument(std::string("expected one tensor at most as `") + name + "`, received " +
+                  std::to_string(context.inputs() - input));
 }
 
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor) {

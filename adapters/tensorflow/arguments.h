@@ -13,9 +13,10 @@
 namespace tfra::tf {
 
 // The table that a resource handle names. Throws if there is none.
-std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input);
-inline TableUse UseTable(const OpContext& context, int input) {
-  return TableUse(FindTable(context, input));
+std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input,
+                                      const char* name = "table");
+inline TableUse UseTable(const OpContext& context, int input, const char* name = "table") {
+  return TableUse(FindTable(context, input, name));
 }
 
 // The keys of one call.
@@ -39,10 +40,11 @@ class Keys {
   KeyBatch batch_;
 };
 
-// Rows of values, or one row. Throws if their type is not the table's.
+// Rows of values, or one row. `name` is the op's name of the input. Throws if their type is not the
+// table's.
 class Values {
  public:
-  Values(const NamedTable& table, Tensor tensor, const char* what);
+  Values(const NamedTable& table, Tensor tensor, const char* name);
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
@@ -54,7 +56,7 @@ class Values {
 
  private:
   Dims row_dims_;
-  const char* what_;
+  const char* name_;
   Tensor tensor_;
   Dims dims_;
   std::vector<std::string_view> views_;
@@ -85,6 +87,8 @@ inline bool IsBounded(const Table& table) { return table.options().bound.max_cap
 void RequireBounded(const Table& table);
 // Throws if one of the scores, int64, is negative.
 void RequireNoNegative(const Tensor& scores);
+// Throws if an input that may be left out, the last one and a list, has more than one tensor.
+void RequireOneAtMost(const OpContext& context, int input, const char* name);
 
 // Writes the strings to a fresh tensor of strings.
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);

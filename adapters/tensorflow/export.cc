@@ -91,6 +91,7 @@ class Exporter {
   // Goes through the tables and sets the outputs: the keys and the parts, in their order. Of tables
   // that are not copied as a whole, so many rows at a time are in memory beside them.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
+    RequireAlike(parts);
     for (const TableUse& table : tables_) room_ += table->size();
     Resize(room_, parts);
     for (const TableUse& table : tables_) {
@@ -116,6 +117,24 @@ class Exporter {
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
   size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
   bool has_metadata() const { return first()->options().metadata; }
+
+  // Throws unless the rows of all tables fit into the same arrays.
+  void RequireAlike(const Parts& parts) const {
+    for (const TableUse& table : tables_) {
+      const TableOptions& options = table->options();
+      if (table.named().key_dtype == key_dtype() && options.value_type == type_ &&
+          options.dim == dim_ &&
+          (!parts.slots_and_metadata || options.metadata == has_metadata()) &&
+          (!parts.scores || IsBounded(*table) == IsBounded(*first()))) {
+        continue;
+      }
+      InvalidArgument(
+          "expected `tables` of the same types and dim, all or none with metadata and with scores. "
+          "Received one of dim " +
+          std::to_string(dim_) + " and " + NameOf(type_) + " values, and one of dim " +
+          std::to_string(options.dim) + " and " + NameOf(options.value_type) + " values");
+    }
+  }
 
   // Makes room for so many rows.
   void Resize(size_t rows, const Parts& parts) {
@@ -253,7 +272,9 @@ class Exporter {
 // others: inputs after the tables.
 std::vector<TableUse> UseTables(const OpContext& context, int others) {
   std::vector<TableUse> tables;
-  for (int i = 0; i < context.inputs() - others; ++i) tables.push_back(UseTable(context, i));
+  for (int i = 0; i < context.inputs() - others; ++i) {
+    tables.push_back(UseTable(context, i, "tables"));
+  }
   return tables;
 }
 
@@ -273,7 +294,7 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
     for (int i = 0; i < context.inputs(); ++i) {
-      TableUse(FindTable(context, i), rule);
+      TableUse(FindTable(context, i, "tables"), rule);
     }
   }
 }
@@ -289,11 +310,8 @@ void Export(void*, TF_OpKernelContext* op) {
 void ExportPart(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const int64_t position = *context.Input(1).data<const int64_t>();
-    const int64_t max_rows = *context.Input(2).data<const int64_t>();
-    if (max_rows < 1) {
-      InvalidArgument("expected a part of 1 row or more, received " + std::to_string(max_rows));
-    }
+    const auto position = context.InputScalar<int64_t>(1, "position");
+    const int64_t max_rows = context.InputInteger(2, "max_rows", 1);
     ExportCursor cursor{static_cast<uint64_t>(position), false};
     ExportBatch batch;
     Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
@@ -350,10 +368,7 @@ void ExportScores(void*, TF_OpKernelContext* op) {
 
 void ExportKeysAndScores(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const int64_t split_size = *context.Input(context.inputs() - 1).data<const int64_t>();
-    if (split_size < 1) {
-      InvalidArgument("expected a split_size of 1 or more, received " + std::to_string(split_size));
-    }
+    const int64_t split_size = context.InputInteger(context.inputs() - 1, "split_size", 1);
     Exporter exporter(context, UseTables(context, 1));
     RequireBounded(*exporter.first());
     exporter.Run({.scores = true}, static_cast<size_t>(split_size));

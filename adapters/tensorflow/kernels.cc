@@ -30,7 +30,7 @@ Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
 void CreateTable(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [&](const OpContext& context) {
     const auto& wanted = *static_cast<const CreateKernel*>(kernel);
-    const std::string key = context.Resource(0);
+    const std::string key = context.Resource(0, "table");
     auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
     wanted.RequireSame(token->table());
     context.SetOutput(0, TokenTensor(std::move(token)));
@@ -42,7 +42,10 @@ void Lookup(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
-    const Values defaults(table.named(), context.Input(2), "default values");
+    constexpr const char* kName = kMissing == Missing::kOneRow      ? "default_value"
+                                  : kMissing == Missing::kRowPerKey ? "default_values"
+                                                                    : "like_row";
+    const Values defaults(table.named(), context.Input(2), kName);
 
     Defaults given{Defaults::kOneRow, defaults.data()};
     Dims dims = keys.dims();
@@ -88,10 +91,7 @@ void Accumulate(void* kernel, TF_OpKernelContext* op) {
     const Values deltas(table.named(), context.Input(2), "values_or_deltas");
     deltas.RequireRowPerKey(keys);
     const Tensor exists = context.Input(3);
-    if (exists.dims() != keys.dims()) {
-      InvalidArgument("expected `exists` of the keys' shape " + ToString(keys.dims()) +
-                      ", received shape " + ToString(exists.dims()));
-    }
+    RequireShape(exists, keys.dims(), "exists");
     const KeyScores scores(context, 4, table, keys);
     Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(), scores.get(),
                             *static_cast<const NewKeys*>(kernel)));

@@ -142,6 +142,7 @@ Tensor OpContext::Input(int index) const {
 }
 
 Tensor OpContext::Output(int index, TF_DataType type, const Dims& dims) const {
+  RequireOutputType(index, type);  // TensorFlow allocates by the type that it knows.
   TfStatus status;
   const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
   Tensor tensor(TF_AllocateOutput(context_, index, type, dims.data(), static_cast<int>(dims.size()),
@@ -150,19 +151,60 @@ Tensor OpContext::Output(int index, TF_DataType type, const Dims& dims) const {
   return tensor;
 }
 
-void RequireShape(const Tensor& tensor, const Dims& expected, const char* what) {
-  if (tensor.dims() == expected) return;
-  InvalidArgument(std::string("expected ") + what + " of shape " + ToString(expected) +
-                  ", received shape " + ToString(tensor.dims()));
+void RequireShape(const Dims& received, const Dims& expected, const char* name) {
+  if (received == expected) return;
+  InvalidArgument(std::string("expected `") + name + "` of shape " + ToString(expected) +
+                  ", received shape " + ToString(received));
 }
 
-std::string OpContext::InputString(int index) const {
+void RequireType(TF_DataType received, TF_DataType expected, const char* name) {
+  if (received == expected) return;
+  InvalidArgument(std::string("expected `") + name + "` of type " + NameOf(expected) +
+                  ", received " + NameOf(received));
+}
+
+void RequireRank(const Dims& received, size_t rank, const char* name) {
+  if (received.size() == rank) return;
+  InvalidArgument(std::string("expected `") + name + "` of rank " + std::to_string(rank) +
+                  ", received shape " + ToString(received));
+}
+
+void RequireRange(int64_t number, int64_t least, int64_t most, const char* name) {
+  if (number >= least && number <= most) return;
+  const std::string range =
+      most == INT64_MAX ? std::to_string(least) + " or more"
+                        : "between " + std::to_string(least) + " and " + std::to_string(most);
+  InvalidArgument(std::string("expected `") + name + "` to be " + range + ", received " +
+                  std::to_string(number));
+}
+
+int64_t OpContext::InputInteger(int index, const char* name, int64_t least, int64_t most) const {
+  const auto number = InputScalar<int64_t>(index, name);
+  RequireRange(number, least, most, name);
+  return number;
+}
+
+std::string OpContext::InputString(int index, const char* name) const {
   const Tensor tensor = Input(index);
-  if (tensor.elements() < 1) InvalidArgument("expected a string, received none");
+  if (tensor.dims() != Dims{1}) RequireShape(tensor, {}, name);
   return std::string(tensor.data<const TString>()->view());
 }
 
+std::string OpContext::Resource(int input, const char* name) const {
+  RequireShape(Input(input), {}, name);  // ResourceKey would read past an empty tensor.
+  return ResourceKey(context_, input);
+}
+
+void OpContext::RequireOutputType(int index, TF_DataType type) const {
+  const TF_DataType expected = TF_ExpectedOutputDataType(context_, index);
+  if (expected == type) return;
+  InvalidArgument("expected the type " + std::string(NameOf(type)) + " for output " +
+                  std::to_string(index) + " of the op, as the table has it, received " +
+                  NameOf(expected));
+}
+
 void OpContext::SetOutput(int index, const Tensor& tensor) const {
+  RequireOutputType(index, tensor.type());
   TfStatus status;
   TF_SetOutput(context_, index, tensor.get(), status.get());
   status.Check();

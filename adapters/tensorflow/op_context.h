@@ -82,8 +82,14 @@ class Tensor {
   TF_Tensor* tensor_;
 };
 
-// Throws unless a tensor has this shape.
-void RequireShape(const Tensor& tensor, const Dims& expected, const char* what);
+// Each throws an error that names the input unless it is as expected. `name` is its name in ops.cc.
+void RequireShape(const Dims& received, const Dims& expected, const char* name);
+inline void RequireShape(const Tensor& tensor, const Dims& expected, const char* name) {
+  RequireShape(tensor.dims(), expected, name);
+}
+void RequireType(TF_DataType received, TF_DataType expected, const char* name);
+void RequireRank(const Dims& received, size_t rank, const char* name);
+void RequireRange(int64_t number, int64_t least, int64_t most, const char* name);
 
 // Names a resource of TensorFlow. The first part identifies the resource manager, of which every
 // Session, eager context and server has its own.
@@ -95,13 +101,27 @@ class OpContext {
 
   int inputs() const { return TF_NumInputs(context_); }
   Tensor Input(int index) const;
+  // The value of an input that must be a scalar. TensorFlow has checked that its type is T.
+  template <typename T>
+  T InputScalar(int index, const char* name) const {
+    const Tensor tensor = Input(index);
+    RequireShape(tensor, {}, name);
+    return *tensor.data<const T>();
+  }
+  // An int64 scalar between `least` and `most`.
+  int64_t InputInteger(int index, const char* name, int64_t least, int64_t most = INT64_MAX) const;
+  // A single string: a scalar, or a vector of one element.
+  std::string InputString(int index, const char* name) const;
+  // The key of the resource that a scalar handle names.
+  std::string Resource(int input, const char* name) const;
+
+  // Both throw if the op, by its attributes, has an output of another type.
   Tensor Output(int index, TF_DataType type, const Dims& dims) const;
   void SetOutput(int index, const Tensor& tensor) const;
-  // A scalar string.
-  std::string InputString(int index) const;
-  std::string Resource(int input) const { return ResourceKey(context_, input); }
 
  private:
+  void RequireOutputType(int index, TF_DataType type) const;
+
   TF_OpKernelContext* context_;
 };
 

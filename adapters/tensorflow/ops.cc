@@ -66,11 +66,11 @@ bool RegisterAll() {
   constexpr const char* kCombiner = "combiner: {'sum', 'mean', 'sqrtn'}";
   const Op ops[] = {
       {"TfraTableCreate",
-       {"key_dtype: " TFRA_KEY_TYPES, "value_dtype: " TFRA_VALUE_TYPES, "dim: int", "capacity: int",
-        "initializer: string", "max_capacity: int = 0",
+       {"key_dtype: " TFRA_KEY_TYPES, "value_dtype: " TFRA_VALUE_TYPES, "dim: int >= 0",
+        "capacity: int >= 0", "initializer: string", "max_capacity: int >= 0 = 0",
         "evict_strategy: {'lru', 'lfu', 'epochlru', 'epochlfu', 'customized'} = 'lru'",
-        "step_per_epoch: int = 0", "metadata: bool = false", "admission: string = ''",
-        "fast_bytes: int = 0", "tier_directory: string = ''"},
+        "step_per_epoch: int >= 0 = 0", "metadata: bool = false", "admission: string = ''",
+        "fast_bytes: int >= 0 = 0", "tier_directory: string = ''"},
        {kTable},
        {"token: int64"},
        TokenShape,

@@ -34,9 +34,16 @@ Pooling::Combiner CombinerOf(const std::string& name) {
   InvalidArgument("expected the combiner sum, mean or sqrtn, received " + name);
 }
 
-void RequireVector(const Dims& dims, const char* what) {
-  if (dims.size() == 1) return;
-  InvalidArgument(std::string("expected ") + what + " of rank 1, received shape " + ToString(dims));
+// The number of segments that row splits of `keys` keys make. Throws unless the shapes agree.
+int64_t SegmentsOf(int64_t keys, const Tensor& splits, const Tensor& weights) {
+  const Dims dims = splits.dims();
+  RequireRank(dims, 1, "row_splits");
+  if (dims[0] == 0) {
+    InvalidArgument("expected `row_splits` of at least one element, received shape " +
+                    ToString(dims));
+  }
+  if (weights.elements() > 0) RequireShape(weights, {keys}, "weights");
+  return dims[0] - 1;
 }
 
 // Row splits and weights of a batch of keys, as the engine's Pooling.
@@ -44,23 +51,18 @@ class Segments {
  public:
   Segments(const PoolingKernel& kernel, const Keys& keys, Tensor splits, Tensor weights)
       : Segments(kernel, static_cast<int64_t>(keys.size()), std::move(splits), std::move(weights)) {
-    RequireVector(keys.dims(), "keys");
+    RequireRank(keys.dims(), 1, "keys");
   }
   Segments(const PoolingKernel& kernel, int64_t keys, Tensor splits, Tensor weights)
       : splits_(std::move(splits)), weights_(std::move(weights)) {
-    const Dims dims = splits_.dims();
-    RequireVector(dims, "row_splits");
-    if (dims[0] == 0) {
-      InvalidArgument("expected row_splits of at least one element, received shape " +
-                      ToString(dims));
-    }
-    if (weights_.elements() > 0) RequireShape(weights_, {keys}, "weights, if any,");
+    const int64_t segments = SegmentsOf(keys, splits_, weights_);
     pooling_.combiner = kernel.combiner;
     pooling_.max_norm = kernel.max_norm;
     pooling_.splits = splits_.data<const int64_t>();
-    pooling_.segments = static_cast<size_t>(dims[0] - 1);
+    pooling_.segments = static_cast<size_t>(segments);
     if (weights_.elements() > 0) pooling_.weights = weights_.data<const float>();
-    Check(CheckPooling(pooling_, static_cast<size_t>(keys)));
+    const Status status = CheckPooling(pooling_, static_cast<size_t>(keys));
+    if (!status.ok()) InvalidArgument("`row_splits`: " + status.message());
   }
 
   const Pooling& pooling() const { return pooling_; }
@@ -140,7 +142,7 @@ void LookupPooled(void* kernel, TF_OpKernelContext* op) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     const Segments segments(wanted, keys, context.Input(2), context.Input(3));
-    const Values row(table.named(), context.Input(4), "the default row");
+    const Values row(table.named(), context.Input(4), "row");
     row.RequireOneRow();
     wanted.RequireResultOf(table->options().value_type);
     Dims dims = {segments.size()};
@@ -156,15 +158,27 @@ void PoolRows(void* kernel, TF_OpKernelContext* op) {
     const auto& wanted = *static_cast<const PoolingKernel*>(kernel);
     const Tensor rows = context.Input(0);
     const Dims dims = rows.dims();
-    if (dims.size() != 2) {
-      InvalidArgument("expected rows of rank 2, received shape " + ToString(dims));
-    }
+    RequireRank(dims, 2, "rows");
     const Segments segments(wanted, dims[0], context.Input(1), context.Input(2));
     const ValueType type = ValueTypeOf(rows.type());
     wanted.RequireResultOf(type);
     const Tensor out = LargeOutput(context, 0, wanted.result_type, {segments.size(), dims[1]});
     Check(Pool(segments.pooling(), rows.data<void>(), static_cast<size_t>(dims[0]), type,
                static_cast<size_t>(dims[1]), out.data<void>()));
+  });
+}
+
+void TrainablePooled(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    RequireShape(context.Input(0), {}, "stand_in");
+    const Dims keys = context.Input(1).dims();
+    RequireRank(keys, 1, "keys");
+    const int64_t segments = SegmentsOf(keys[0], context.Input(2), context.Input(3));
+    const Tensor values = context.Input(4);
+    const Dims dims = values.dims();
+    RequireRank(dims, 2, "values");
+    RequireShape(dims, {segments, dims[1]}, "values");
+    context.SetOutput(0, values);
   });
 }
 
@@ -177,10 +191,7 @@ void SumGradients(void* kernel, TF_OpKernelContext* op) {
     const Dims dims = gradients.dims();
     Dims expected = keys.dims();
     expected.push_back(dims.empty() ? 1 : dims.back());
-    if (dims != expected) {
-      InvalidArgument("expected gradients of the keys' shape and a last dimension, " +
-                      ToString(keys.dims()) + " + [dim], received shape " + ToString(dims));
-    }
+    RequireShape(dims, expected, "gradients");
     UniqueKeys unique;
     Check(UniqueKeys::Find(keys.batch(), &unique));
     OutputKeys(context, unique, keys.tensor());
@@ -197,10 +208,8 @@ void PooledGradient(void* kernel, TF_OpKernelContext* op) {
                             context.Input(2));
     const Tensor gradients = context.Input(3);
     const Dims dims = gradients.dims();
-    if (dims.size() != 2 || dims[0] != segments.size()) {
-      InvalidArgument("expected gradients of shape [" + std::to_string(segments.size()) +
-                      ", dim], received shape " + ToString(dims));
-    }
+    RequireRank(dims, 2, "gradients");
+    RequireShape(dims, {segments.size(), dims[1]}, "gradients");
     UniqueKeys unique;
     Check(UniqueKeys::Find(keys.batch(), &unique));
     OutputKeys(context, unique, keys.tensor());

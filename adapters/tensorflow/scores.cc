@@ -10,24 +10,16 @@
 namespace tfra::tf {
 namespace {
 
-template <typename T>
-T Scalar(const OpContext& context, int input) {
-  return *context.Input(input).data<const T>();
-}
-
 void SetScalar(const OpContext& context, int output, uint64_t number) {
   *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
 }
 
 // Scores from input 1 on and, if there is a third input, below that.
 ScorePredicate RangeOf(const OpContext& context) {
-  const Tensor at_least = context.Input(1);
-  RequireNoNegative(at_least);
-  const auto low = static_cast<uint64_t>(*at_least.data<const int64_t>());
+  const auto low = static_cast<uint64_t>(context.InputInteger(1, "at_least", 0));
   if (context.inputs() < 3) return [low](uint64_t score) { return score >= low; };
-  const Tensor below = context.Input(2);
-  RequireNoNegative(below);
-  const auto high = static_cast<uint64_t>(*below.data<const int64_t>());
+  RequireOneAtMost(context, 2, "below");
+  const auto high = static_cast<uint64_t>(context.InputInteger(2, "below", 0));
   return [low, high](uint64_t score) { return score >= low && score < high; };
 }
 
@@ -78,8 +70,8 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
-    const Values rows(table.named(), context.Input(2), "default values");
-    const bool initial = Scalar<bool>(context, 3);
+    const Values rows(table.named(), context.Input(2), "defaults");
+    const bool initial = context.InputScalar<bool>(3, "initial");
     const KeyScores scores(context, 4, table, keys);
     Defaults defaults;
     if (!initial) defaults = {Defaults::kOneRow, rows.data()};
@@ -169,17 +161,13 @@ void ExportIf(void*, TF_OpKernelContext* op) {
 
 void Reserve(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    Check(UseTable(context, 0)->Reserve(Scalar<int64_t>(context, 1)));
+    Check(UseTable(context, 0)->Reserve(context.InputInteger(1, "keys", 0, kMaxKeys)));
   });
 }
 
 void SetEpoch(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const auto epoch = Scalar<int64_t>(context, 1);
-    if (epoch < 0 || epoch > kMaxEpoch) {
-      InvalidArgument("expected an epoch between 0 and 2**31 - 1, received " +
-                      std::to_string(epoch));
-    }
+    const int64_t epoch = context.InputInteger(1, "epoch", 0, kMaxEpoch);
     const TableUse table = UseTable(context, 0);
     table->SetEpoch(static_cast<uint32_t>(epoch));
     table.named().steps = 0;

@@ -122,6 +122,7 @@ void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char*
                                            size_t max_length, TF_Status*);
 
 int TF_NumInputs(TF_OpKernelContext*);
+TF_DataType TF_ExpectedOutputDataType(TF_OpKernelContext*, int);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 void TF_SetOutput(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,

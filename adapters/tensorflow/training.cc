@@ -75,7 +75,7 @@ void DeleteClaimKernel(void* kernel) { delete static_cast<ClaimKernel*>(kernel);
 void Claim(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const auto& claim = *static_cast<const ClaimKernel*>(kernel);
-    const int64_t step = *context.Input(1).data<const int64_t>();
+    const auto step = context.InputScalar<int64_t>(1, "step");
     const TableUse table = UseTable(context, 0);
     const std::lock_guard lock(table.named().owner_mutex);
     Owner& owner = table.named().owner;
@@ -143,19 +143,22 @@ void* NewApplyKernel(TF_OpKernelConstruction* construction) {
 void DeleteRuleKernel(void* kernel) { delete static_cast<RuleKernel*>(kernel); }
 
 void TrainableRows(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { context.SetOutput(0, context.Input(2)); });
-}
-
-void TrainablePooled(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) { context.SetOutput(0, context.Input(4)); });
+  RunKernel(op, [](const OpContext& context) {
+    RequireShape(context.Input(0), {}, "stand_in");
+    const Tensor rows = context.Input(2);
+    Dims expected = context.Input(1).dims();
+    expected.push_back(rows.dims().empty() ? 1 : rows.dims().back());
+    RequireShape(rows, expected, "rows");
+    context.SetOutput(0, rows);
+  });
 }
 
 void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const auto& step = *static_cast<const RuleKernel*>(kernel);
     UpdateParams params = step.params;
-    params.learning_rate = *context.Input(3).data<const double>();
-    params.step = *context.Input(4).data<const int64_t>();
+    params.learning_rate = context.InputScalar<double>(3, "learning_rate");
+    params.step = context.InputScalar<int64_t>(4, "step");
     const TableUse table = UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
@@ -172,6 +175,7 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = kPeek ? UseOfOptimizer(context, kernel) : UseWithRule(context, kernel);
     const Keys keys(table.named(), context.Input(1));
+    Values(table.named(), context.Input(2), "like_row").RequireOneRow();
     const ValueType type = table->options().value_type;
     const auto slot_elements = static_cast<int64_t>(table->slot_elements());
     const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->options().dim));
@@ -192,6 +196,7 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
+    RequireType(slots.type(), DataTypeOf(ComputeType(table->options().value_type)), "slots");
     RequireShape(slots, RowDims(keys, static_cast<int64_t>(table->slot_elements())), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     const KeyScores scores(context, 4, table, keys);

@@ -24,11 +24,6 @@ void SetScalar(const OpContext& context, int output, uint64_t number) {
   *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
 }
 
-template <typename T>
-T Scalar(const OpContext& context, int input) {
-  return *context.Input(input).data<const T>();
-}
-
 }  // namespace
 
 void Touch(void* kernel, TF_OpKernelContext* op) {
@@ -66,11 +61,7 @@ void DeleteRestrictKernel(void* kernel) { delete static_cast<RestrictKernel*>(ke
 
 void Restrict(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const auto keep = Scalar<int64_t>(context, 1);
-    if (keep < 0) {
-      InvalidArgument("expected a number of keys that is 0 or more, received " +
-                      std::to_string(keep));
-    }
+    const int64_t keep = context.InputInteger(1, "keep", 0);
     uint64_t evicted;
     Check(UseTable(context, 0)
               ->Restrict(static_cast<uint64_t>(keep),
@@ -96,17 +87,12 @@ void Shrink(void*, TF_OpKernelContext* op) {
 void Expire(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const auto ttl = Scalar<int64_t>(context, 1);
+    const auto ttl = context.InputScalar<int64_t>(1, "ttl");
     const int64_t now = table->clock();
     ExpiryRule rule;
     if (ttl >= 0) rule.written_before = static_cast<uint32_t>(std::max<int64_t>(0, now - ttl));
-    rule.norm_below = Scalar<double>(context, 2);
-    const auto norm_writes = Scalar<int64_t>(context, 3);
-    if (norm_writes < 0 || norm_writes > UINT32_MAX) {
-      InvalidArgument("expected a number of writes between 0 and 2**32 - 1, received " +
-                      std::to_string(norm_writes));
-    }
-    rule.norm_writes = static_cast<uint32_t>(norm_writes);
+    rule.norm_below = context.InputScalar<double>(2, "min_norm");
+    rule.norm_writes = static_cast<uint32_t>(context.InputInteger(3, "norm_writes", 0, UINT32_MAX));
     uint64_t expired;
     Check(table->Expire(rule, &expired));
     SetScalar(context, 0, expired);
@@ -141,11 +127,7 @@ void Histograms(void*, TF_OpKernelContext* op) {
 
 void SetClock(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const auto now = Scalar<int64_t>(context, 1);
-    if (now < 0 || now > UINT32_MAX) {
-      InvalidArgument("expected a time between 0 and 2**32 - 1 seconds, received " +
-                      std::to_string(now));
-    }
+    const int64_t now = context.InputInteger(1, "now", 0, UINT32_MAX);
     UseTable(context, 0)->SetClock(static_cast<uint32_t>(now));
   });
 }
