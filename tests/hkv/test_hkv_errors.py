@@ -71,7 +71,7 @@ def test_scores_whose_shape_is_known_when_they_come() -> None:
     def insert(keys: tf.Tensor, values: tf.Tensor) -> None:
         table.insert(keys, values)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"scores of shape \[2\]"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`scores` of shape \[2\]"):
         insert([1, 2], [[1.0], [2.0]])
     assert int(table.size()) == 0
 
