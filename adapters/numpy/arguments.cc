@@ -1,13 +1,20 @@
 #include "arguments.h"
 
 #include <string>
+#include <typeinfo>
 
 namespace tfra::python {
 namespace {
 
+// Python has checked the value. A mistake there shows as an error that names the field.
 template <typename T>
 T Field(const nb::dict& fields, const char* name) {
-  return nb::cast<T>(fields[name]);
+  try {
+    return nb::cast<T>(fields[name]);
+  } catch (const std::bad_cast&) {
+    const std::string value = nb::cast<std::string>(nb::repr(fields[name]));
+    throw nb::value_error(("`" + std::string(name) + "` is out of range: " + value).c_str());
+  }
 }
 
 // The place of `name` in the list of names of an enumeration.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +86,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def flat_keys(keys: Any, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64] | list[Any], Shape]:
     """Keys as the engine takes them, flat, and the shape they had."""
+    refuse_mask(keys, "keys")
     return _flat_strings(keys, "keys") if dtype == STRING else _flat_ints(keys)
 
 
@@ -139,6 +142,7 @@ def flat_values(
     values: Any, dtype: np.dtype[Any], shape: Shape, what: str
 ) -> NDArray[np.uint8] | list[Any]:
     """Values of exactly this dtype and shape, as the engine takes them."""
+    refuse_mask(values, what)
     if dtype == STRING:
         texts, received = _flat_strings(values, what)
         require_shape(received, shape, what)
@@ -148,6 +152,7 @@ def flat_values(
 
 def repeated(default: Any, dim: int, dtype: np.dtype[Any]) -> tuple[Any, Shape]:
     """A default value and its shape; one value becomes a row."""
+    refuse_mask(default, "default")
     try:
         array = np.asarray(default, dtype=STRING if dtype == STRING else None)
     except ValueError as error:
@@ -165,6 +170,7 @@ def typed_array(
     values: Any, dtypes: tuple[np.dtype[Any], ...], shape: Shape, what: str
 ) -> NDArray[Any]:
     """An array of this shape and one of these dtypes. Lists and numbers take the first."""
+    refuse_mask(values, what)
     if isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__array__"):
         array = np.asarray(values)
     else:
@@ -259,12 +265,84 @@ def exported_values(values: Any, dtype: np.dtype[Any], dim: int) -> NDArray[Any]
     return from_bytes(values, dtype, dim)
 
 
-def integer(value: Any, what: str) -> int:
-    """An int that the engine can take; raises TypeError or ValueError otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+def integer(
+    value: Any,
+    what: str,
+    least: int = -(2**63),
+    most: int = 2**63 - 1,
+    *,
+    whole_floats: bool = False,
+) -> int:
+    """An int between `least` and `most`: the check of every size, capacity and count.
+
+    Args:
+        value: What the caller gave.
+        what: The name of the argument.
+        least: The lowest number that is right.
+        most: The highest one. See `tfra._limits`.
+        whole_floats: Whether floats without a fraction, such as 1e6, are integers too.
+
+    Raises:
+        TypeError: If it is not an integer.
+        ValueError: If it is out of range.
+    """
+    if whole_floats and isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
         received = f"{value!r} (of type {type(value).__name__})"
-        raise TypeError(f"`{what}` must be an integer. Received: {received}")
-    number = int(value.__index__())
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"`{what}` must fit in 64 bits. Received: {number}")
+        raise TypeError(f"`{what}` must be an integer. Received: {received}") from None
+    if least <= number <= most:
+        return number
+    expected = f"be between {least} and {most}"
+    if most == 2**63 - 1:
+        expected = f"be {least} or more" if -(2**63) < least > number else "fit in 64 bits"
+    raise ValueError(f"`{what}` must {expected}. Received: {number}")
+
+
+def real(
+    value: Any, what: str, expected: str, least: float = -math.inf, most: float = math.inf
+) -> float:
+    """A finite float between `least` and `most`; `expected` says so in errors.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is out of range.
+    """
+    wrong = f"`{what}` must be {expected}. Received: {value!r}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(wrong)
+    try:
+        number = float(value)
+    except OverflowError:  # An int beyond all floats.
+        raise ValueError(wrong) from None
+    if not (math.isfinite(number) and least <= number <= most):
+        raise ValueError(wrong)
     return number
+
+
+def refuse_mask(values: Any, what: str) -> None:
+    """Raises TypeError for a masked array: its mask would get lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"`{what}` must be an array without a mask. Received: a masked array. Leave masked "
+            f"entries out with {what}.compressed(), or give them a value with {what}.filled(value)."
+        )
+
+
+def refuse_overlap(out: NDArray[Any], others: Mapping[str, Any]) -> None:
+    """Raises ValueError if `out` shares memory with another array of the call.
+
+    Args:
+        out: A contiguous array.
+        others: The arrays that the engine reads while it writes to `out`, contiguous, by name.
+    """
+    for name, other in others.items():
+        if isinstance(other, np.ndarray) and np.may_share_memory(out, other):
+            raise ValueError(
+                f"`out` must not share memory with `{name}`. Received: arrays that overlap. Make a "
+                f"copy of one, such as {name}.copy()."
+            )

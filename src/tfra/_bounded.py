@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra import _native
 
 STRATEGIES = ("lru", "lfu", "epochlru", "epochlfu", "customized")
@@ -67,14 +68,12 @@ class BoundedTable:
             TypeError: If it is not an integer.
             ValueError: If it is out of range, or the strategy has no epochs.
         """
-        number = arrays.integer(epoch, "epoch")
+        number = arrays.integer(epoch, "epoch", 0, limits.MAX_UINT32)
         if not self._max_capacity or not self._evict_strategy.startswith("epoch"):
             raise ValueError(
                 "`epoch` needs a table with the strategy 'epochlru' or 'epochlfu'. Received: "
                 f"{self.evict_strategy!r}"
             )
-        if not 0 <= number < 2**32:
-            raise ValueError(f"`epoch` must be between 0 and 2**32 - 1. Received: {number}")
         self._native.set_epoch(number)
 
     def insert_and_evict(
@@ -247,8 +246,9 @@ class BoundedTable:
                 "Expected `score_at_least`, `score_below` or both. Received: neither. To select "
                 "all keys, say score_at_least=0."
             )
-        low = 0 if at_least is None else _score(at_least, "score_at_least")
-        return low, None if below is None else _score(below, "score_below")
+        most = limits.MAX_SCORE
+        low = 0 if at_least is None else arrays.integer(at_least, "score_at_least", 0, most)
+        return low, None if below is None else arrays.integer(below, "score_below", 0, most)
 
     def _rows(self, keys: Any, values: Any, slots: Any, scores: Any) -> ScoredRows:
         keys = arrays.exported_keys(keys, self._key_dtype)
@@ -269,11 +269,10 @@ def bound_spec(max_capacity: Any, capacity: int, evict_strategy: Any, remember: 
         )
     number = 0
     if max_capacity is not None:
-        number = arrays.integer(max_capacity, "max_capacity")
-        if number < max(1, capacity):
+        number = arrays.integer(max_capacity, "max_capacity", 1, limits.MAX_KEYS)
+        if number < capacity:
             raise ValueError(
-                "`max_capacity` must be None, or at least 1 and not less than `capacity`, "
-                f"{capacity}. Received: {number}"
+                f"`max_capacity` must not be less than `capacity`, {capacity}. Received: {number}"
             )
     return {
         "max_capacity": number,
@@ -282,17 +281,9 @@ def bound_spec(max_capacity: Any, capacity: int, evict_strategy: Any, remember: 
     }
 
 
-def _score(number: Any, what: str) -> int:
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"`{what}` must be an integer. Received: {number!r}")
-    score = int(number.__index__())
-    if not 0 <= score < 2**64:
-        raise ValueError(f"`{what}` must be between 0 and 2**64 - 1. Received: {score}")
-    return score
-
-
 def _flat(scores: Any, shape: arrays.Shape) -> NDArray[np.uint64]:
     """Scores of this shape: uint64, or other integers that are not negative."""
+    arrays.refuse_mask(scores, "scores")
     array = np.asarray(scores)
     if array.size == 0 and not isinstance(scores, (np.ndarray, np.generic)):
         array = array.astype(np.uint64)  # An empty list has no dtype of its own.

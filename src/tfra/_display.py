@@ -64,7 +64,7 @@ class Shown:
             ValueError: If `n` is negative.
             RuntimeError: If it is called in a graph, where there are no rows to read yet.
         """
-        return self._first_rows(_count(n))
+        return self._first_rows(arrays.integer(n, "n", 0))
 
     def to_pandas(self, n: int | None = None) -> Any:
         """Returns keys and their rows as a pandas DataFrame.
@@ -96,7 +96,7 @@ class Shown:
                 "`to_pandas` needs pandas, which is not installed. Install it with: "
                 "pip install 'tfra[pandas]'. `head` returns the same rows as NumPy arrays."
             ) from error
-        keys, values = self._first_rows(None if n is None else _count(n))
+        keys, values = self._first_rows(None if n is None else arrays.integer(n, "n", 0))
         index = pandas.Index(_readable(keys), name="key")
         return pandas.DataFrame(_readable(values), index=index)
 
@@ -139,13 +139,6 @@ def _title(shown: Shown) -> str:
 
 def _known(facts: Facts) -> Facts:
     return {what: fact for what, fact in facts.items() if fact is not None}
-
-
-def _count(n: Any) -> int:
-    number = arrays.integer(n, "n")
-    if number < 0:
-        raise ValueError(f"`n` must be 0 or more. Received: {number}")
-    return number
 
 
 def _readable(array: NDArray[Any]) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra import _native, initializers, optimizers
 from tfra._tiers import tiers_spec
 from tfra.admission import Admission
@@ -52,11 +53,11 @@ def estimate_memory(
         ValueError: If a number is out of range.
         TypeError: If a dtype or an optimizer is unknown, or they do not go together.
     """
-    if not 0 <= key_bytes < 2**32:
-        raise ValueError(f"`key_bytes` must be a number in [0, 2**32). Received: {key_bytes}")
+    most = limits.MAX_UINT32
+    key_bytes = arrays.real(key_bytes, "key_bytes", f"a number between 0 and {most}", 0, most)
     dtype = arrays.value_dtype(value_dtype)
     rule = optimizers.get(optimizer)
-    dim = arrays.integer(dim, "dim")
+    dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
     rule_of_entry = get_admission(admission)
     parts = _native.estimate_memory(
         arrays.type_name(arrays.key_dtype(key_dtype)),
@@ -66,8 +67,8 @@ def estimate_memory(
         rule.rule() if rule else {"kind": "none"},
         bool(metadata),
         rule_of_entry.spec() if rule_of_entry else {"kind": "all"},
-        arrays.integer(keys, "keys"),
-        float(key_bytes),
+        arrays.integer(keys, "keys", 0, limits.MAX_KEYS),
+        key_bytes,
         tiers_spec(fast_bytes, None, dtype)["fast_bytes"],
     )
     kinds = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra import _native, initializers, optimizers
 from tfra._bounded import BoundedTable, bound_spec
 from tfra._table_content import TableContent
@@ -42,7 +43,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     [[3.0, 4.0], [0.0, 0.0]]
 
     Args:
-        dim: The length of a row, 1 or more.
+        dim: The length of a row, from 1 to 2**24.
         key_dtype: `"int64"` or `"string"`.
         value_dtype: float32, float16, bfloat16, float64, int8, int32, int64, bool or string.
         initializer: The value of keys without a row: a name (`"zeros"`, `"ones"`, `"uniform"`,
@@ -99,7 +100,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         fast_bytes: int | None = None,
         tier_directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._dim = arrays.integer(dim, "dim")
+        self._dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
         self._key_dtype = arrays.key_dtype(key_dtype)
         self._value_dtype = arrays.value_dtype(value_dtype)
         self._initializer = initializers.get(
@@ -116,20 +117,18 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         self._min_norm = checked_min_norm(min_norm)
         self._metadata = bool(metadata) or ttl is not None or min_norm is not None
         self._admission = get_admission(admission)
-        room = arrays.integer(capacity, "capacity")
+        room = arrays.integer(capacity, "capacity", 0, limits.MAX_KEYS)
         bound = bound_spec(max_capacity, room, evict_strategy, remember_counts)
         self._max_capacity: int = bound["max_capacity"]
         self._evict_strategy: str = bound["evict_strategy"]
         tiers = tiers_spec(fast_bytes, tier_directory, self._value_dtype)
         self._fast_bytes: int = tiers["fast_bytes"]
-        # A row longer than the engine takes is refused there; it must not be made here.
-        row_dim = self._dim if 1 <= self._dim <= 2**24 else 1
         with naming_the_directory():
             self._native = _native.NativeTable(
                 arrays.type_name(self._key_dtype),
                 arrays.type_name(self._value_dtype),
                 self._dim,
-                initializers.spec(self._initializer, self._seed, self._value_dtype, row_dim),
+                initializers.spec(self._initializer, self._seed, self._value_dtype, self._dim),
                 self._optimizer.rule() if self._optimizer else {"kind": "none"},
                 self._metadata,
                 self._admission.spec() if self._admission else {"kind": "all"},
@@ -197,9 +196,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
 
     @step.setter
     def step(self, step: int) -> None:
-        if arrays.integer(step, "step") < 0:
-            raise ValueError(f"`step` must be 0 or more. Received: {step}")
-        self._native.set_step(_checked_step(step))
+        self._native.set_step(arrays.integer(step, "step", 0, limits.MAX_STEP))
 
     @property
     def clock(self) -> int:
@@ -208,9 +205,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
 
     @clock.setter
     def clock(self, now: int) -> None:
-        if not 0 <= arrays.integer(now, "clock") < 2**32:
-            raise ValueError(f"`clock` must be between 0 and 2**32 - 1. Received: {now}")
-        self._native.set_clock(int(now))
+        self._native.set_clock(arrays.integer(now, "clock", 0, limits.MAX_UINT32))
 
     def __len__(self) -> int:
         return self._native.size()
@@ -233,7 +228,8 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             default: What keys without a row get: `None` for their initial value, one value, one row
                 `[dim]`, or a row for each key.
             return_exists: Whether to return also which keys have a row.
-            out: An array for the result, contiguous, of the right shape and dtype.
+            out: An array for the result, contiguous, of the right shape and dtype. It must not
+                share memory with `keys` or `default`.
 
         Returns:
             An array `keys.shape + (dim,)`; with `return_exists` a pair of it and a bool array
@@ -241,21 +237,20 @@ class Table(BoundedTable, TableUpkeep, TableContent):
 
         Raises:
             TypeError: If keys, default or out are of another dtype than the table's.
-            ValueError: If default or out have a wrong shape.
+            ValueError: If default or out have a wrong shape, or out overlaps with keys or default.
         """
         flat, shape = arrays.flat_keys(keys, self._key_dtype)
         full = (*shape, self._dim)
         kind, rows = self._default(default, full)
         exists = np.empty(shape, np.bool_) if return_exists else None
         mask = None if exists is None else arrays.raw_bytes(exists)
-        result: NDArray[Any]
+        result = self._out(out, full)
         if self._value_dtype == arrays.STRING:
-            result = self._out(out, full)
             texts = self._native.lookup(flat, kind, rows, None, mask)
             assert texts is not None
             result[...] = arrays.object_array(texts, full)
         else:
-            result = self._out(out, full)
+            arrays.refuse_overlap(result, {"keys": flat, "default": rows})
             self._native.lookup(flat, kind, rows, arrays.raw_bytes(result), mask)
         return result if exists is None else (result, exists)
 
@@ -270,6 +265,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     def _out(self, out: NDArray[Any] | None, full: arrays.Shape) -> NDArray[Any]:
         if out is None:
             return np.empty(full, self._value_dtype)
+        arrays.refuse_mask(out, "out")
         if not isinstance(out, np.ndarray) or out.dtype != self._value_dtype:
             received = getattr(out, "dtype", type(out).__name__)
             raise TypeError(f"`out` must be an array of {self._value_dtype}. Received: {received}")
@@ -401,7 +397,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             arrays.raw_bytes(array),
             array.dtype.name,
             params,
-            None if step is None else _checked_step(step),
+            None if step is None else int(params["step"]),
             given,
         )
 
@@ -424,15 +420,8 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             ValueError: If the number is negative or beyond what a table can hold.
             MemoryError: If there is no room.
         """
-        self._native.reserve(arrays.integer(keys, "keys"))
+        self._native.reserve(arrays.integer(keys, "keys", 0, limits.MAX_KEYS))
 
     def shrink(self) -> None:
         """Gives memory that the present keys do not need back to the operating system."""
         self._native.shrink()
-
-
-def _checked_step(step: int) -> int:
-    """Refuses numbers that the engine cannot count on from."""
-    if step >= 2**62:
-        raise ValueError(f"`step` must be less than 2**62. Received: {step}")
-    return int(step)

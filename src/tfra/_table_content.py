@@ -59,9 +59,7 @@ class TableContent(Shown):
         Raises:
             ValueError: If `batch_size` is less than 1.
         """
-        if arrays.integer(batch_size, "batch_size") < 1:
-            raise ValueError(f"`batch_size` must be 1 or more. Received: {batch_size}")
-        return self._batches(batch_size, slots, metadata)
+        return self._batches(arrays.integer(batch_size, "batch_size", 1), slots, metadata)
 
     def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
         position, done = 0, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfra import _limits as limits
 from tfra import _native
 from tfra._arrays import integer
 
@@ -24,6 +25,4 @@ def set_num_threads(threads: int) -> None:
     Raises:
         ValueError: If it is out of that range.
     """
-    if not 1 <= integer(threads, "threads") <= 1024:
-        raise ValueError(f"`threads` must be between 1 and 1024. Received: {threads}")
-    _native.set_num_threads(threads)
+    _native.set_num_threads(integer(threads, "threads", 1, limits.MAX_THREADS))

@@ -17,7 +17,7 @@ def directory_name(directory: Any) -> str:
 
     Raises:
         TypeError: If it is not a path.
-        ValueError: If it is empty.
+        ValueError: If it is empty, or can't be written as UTF-8.
     """
     if directory is None:
         return ""
@@ -30,6 +30,12 @@ def directory_name(directory: Any) -> str:
         raise ValueError(
             f"`tier_directory`: expected None, or the path of a directory, received {name!r}"
         )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"`tier_directory`: expected a path that can be written as UTF-8, received {name!r}"
+        ) from None
     return name
 
 
@@ -48,9 +54,7 @@ def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> d
                 f"fast_bytes=None and tier_directory={name!r}"
             )
         return {"fast_bytes": 0, "directory": ""}
-    number = arrays.integer(fast_bytes, "fast_bytes")
-    if number < 1:
-        raise ValueError(f"`fast_bytes` must be None, or 1 or more. Received: {number}")
+    number = arrays.integer(fast_bytes, "fast_bytes", 1)
     if value_dtype == arrays.STRING:
         raise TypeError(
             "`fast_bytes` needs values that are numbers: strings are in memory only. Received: a "

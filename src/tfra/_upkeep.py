@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra import _native
 from tfra._stats import RowHistograms
 
@@ -83,11 +83,8 @@ class TableUpkeep:
             ValueError: If a number is negative, `by` is something else, or the table has no
                 metadata.
         """
-        keep = arrays.integer(num_reserved, "num_reserved")
-        least = keep if trigger is None else arrays.integer(trigger, "trigger")
-        for name, number in (("num_reserved", keep), ("trigger", least)):
-            if number < 0:
-                raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
+        keep = arrays.integer(num_reserved, "num_reserved", 0)
+        least = keep if trigger is None else arrays.integer(trigger, "trigger", 0)
         if not self._metadata:
             raise ValueError("`restrict` needs a table with metadata. Received: one without")
         if by not in ("time", "count"):
@@ -143,8 +140,9 @@ class TableUpkeep:
         """
         flat, shape = arrays.flat_keys(state["keys"], self._key_dtype)
         seen = arrays.typed_array(state["seen"], (np.dtype(np.uint32),), (*shape, 2), "seen")
-        known = np.ascontiguousarray(state["filter"], np.uint8)
-        self._native.restore_admission(flat, arrays.raw_bytes(seen), known)
+        size = (np.size(state["filter"]),)
+        known = arrays.typed_array(state["filter"], (np.dtype(np.uint8),), size, "filter")
+        self._native.restore_admission(flat, arrays.raw_bytes(seen), arrays.raw_bytes(known))
 
     def count_if(self, *, written_before: int | None = None, count_below: int | None = None) -> int:
         """Counts keys by their metadata.
@@ -182,27 +180,14 @@ def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | 
 
 def checked_ttl(ttl: Any) -> float | None:
     """Returns a time to live, in seconds, or None."""
-    return _checked(ttl, "ttl", "a number of seconds, 0 or more")
+    return None if ttl is None else arrays.real(ttl, "ttl", "a number of seconds, 0 or more", 0)
 
 
 def checked_min_norm(min_norm: Any) -> float | None:
     """Returns a least norm, or None."""
-    return _checked(min_norm, "min_norm", "a number, 0 or more")
+    return None if min_norm is None else arrays.real(min_norm, "min_norm", "a number, 0 or more", 0)
 
 
 def checked_norm_writes(norm_writes: Any) -> int:
     """Returns a number of writes, as rows count them."""
-    writes = arrays.integer(norm_writes, "norm_writes")
-    if not 0 <= writes < 2**32:
-        raise ValueError(f"`norm_writes` must be between 0 and 2**32 - 1. Received: {writes}")
-    return writes
-
-
-def _checked(number: Any, name: str, expected: str) -> float | None:
-    if number is None:
-        return None
-    if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
-        raise TypeError(f"`{name}` must be {expected}. Received: {number!r}")
-    if not 0 <= number < math.inf:
-        raise ValueError(f"`{name}` must be {expected}. Received: {number}")
-    return float(number)
+    return arrays.integer(norm_writes, "norm_writes", 0, limits.MAX_UINT32)

@@ -11,11 +11,14 @@ always enter.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
+from tfra import _arrays as arrays
+from tfra import _limits as limits
+from tfra import _native
 
 __all__ = ["Admission", "CountingBloomFilter", "MinCount", "Probability", "deserialize", "get"]
 
@@ -67,7 +70,7 @@ class MinCount(Admission):
     min_count: int
 
     def __post_init__(self) -> None:
-        _check_integer("min_count", self.min_count, 1, 2**32 - 1)
+        arrays.integer(self.min_count, "min_count", 1, limits.MAX_UINT32)
 
     def spec(self) -> dict[str, Any]:
         """The rule as the engine takes it."""
@@ -109,19 +112,14 @@ class CountingBloomFilter(Admission):
     error_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_integer("min_count", self.min_count, 1, 65535)
-        _check_integer("capacity", self.capacity, 1, 2**40)
-        _check_number("error_rate", self.error_rate)
-        if not 1e-15 <= self.error_rate < 1:
-            raise ValueError(
-                f"`error_rate` must be at least 1e-15 and below 1. Received: {self.error_rate}"
-            )
+        arrays.integer(self.min_count, "min_count", 1, limits.MAX_FILTER_COUNT)
+        arrays.integer(self.capacity, "capacity", 1, limits.MAX_FILTER_KEYS)
+        expected = "a number, at least 1e-15 and below 1"
+        arrays.real(self.error_rate, "error_rate", expected, 1e-15, math.nextafter(1, 0))
 
     @property
     def memory_bytes(self) -> int:
         """What the filter of one table takes."""
-        from tfra import _native
-
         parts = _native.estimate_memory(
             "int64", "int8", 1, _ZEROS, {"kind": "none"}, False, self.spec(), 0, 0.0, 0
         )
@@ -162,23 +160,21 @@ class Probability(Admission):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_number("probability", self.probability)
-        _check_integer("seed", self.seed, -(2**63), 2**64 - 1)
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"`probability` must be between 0 and 1. Received: {self.probability}")
+        arrays.real(self.probability, "probability", "a number between 0 and 1", 0, 1)
+        arrays.integer(self.seed, "seed", -(2**63), 2**64 - 1)
 
     def spec(self) -> dict[str, Any]:
         """The rule as the engine takes it."""
         return {
             "kind": "probability",
             "probability": float(self.probability),
-            "seed": self.seed & 0xFFFF_FFFF_FFFF_FFFF,
+            "seed": int(self.seed) & 0xFFFF_FFFF_FFFF_FFFF,
         }
 
     def text(self) -> str:
         """The rule as an attribute of TensorFlow's ops."""
         chance = struct.pack("<d", self.probability).hex()
-        return f"probability {chance} {self.seed & 0xFFFF_FFFF_FFFF_FFFF}"
+        return f"probability {chance} {int(self.seed) & 0xFFFF_FFFF_FFFF_FFFF}"
 
 
 _ZEROS = {"kind": "zeros", "seed": 0, "low": 0.0, "high": 0.0, "mean": 0.0, "stddev": 0.0}
@@ -218,15 +214,3 @@ def deserialize(config: dict[str, Any]) -> Admission:
     if name not in _BY_NAME:
         raise ValueError(f"`class_name` must be one of {sorted(_BY_NAME)}. Received: {name!r}")
     return _BY_NAME[name](**config["config"])
-
-
-def _check_integer(name: str, number: Any, least: int, most: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-        raise TypeError(f"`{name}` must be an integer. Received: {number!r}")
-    if not least <= number <= most:
-        raise ValueError(f"`{name}` must be between {least} and {most}. Received: {number}")
-
-
-def _check_number(name: str, number: Any) -> None:
-    if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
-        raise TypeError(f"`{name}` must be a number. Received: {number!r}")

@@ -5,13 +5,14 @@ The same key gets the same row whatever the batch, the order, the thread or the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tfra import _arrays as arrays
 
 __all__ = [
     "Constant", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros", "get",
@@ -64,9 +65,11 @@ class Uniform(Initializer):
     maxval: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.minval) and self.minval <= self.maxval < math.inf):
+        low = arrays.real(self.minval, "minval", "a finite number")
+        high = arrays.real(self.maxval, "maxval", "a finite number")
+        if low > high:
             raise ValueError(
-                "`minval` and `maxval` must be finite numbers with minval <= maxval. "
+                "`minval` must not be greater than `maxval`. "
                 f"Received: minval={self.minval}, maxval={self.maxval}"
             )
 
@@ -84,11 +87,8 @@ class Normal(Initializer):
     stddev: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mean) and 0 <= self.stddev < math.inf):
-            raise ValueError(
-                "`mean` must be a finite number and `stddev` a finite number >= 0. "
-                f"Received: mean={self.mean}, stddev={self.stddev}"
-            )
+        arrays.real(self.mean, "mean", "a finite number")
+        arrays.real(self.stddev, "stddev", "a finite number, 0 or more", 0)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
 
 
 def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[Any]:
+    arrays.refuse_mask(value, "initializer")
     if dtype == np.dtype(object):
         row = np.asarray(value, dtype=object)
     else:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from tfra import _arrays as arrays
+
 __all__ = [
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "Optimizer",
     "RMSprop", "RowwiseAdagrad", "get",
@@ -87,8 +89,7 @@ class Optimizer:
                     raise ValueError(_expected(field.name, "a bool", value))
             elif value is not None or field.default is not None:
                 expected, in_range = self._ranges[field.name]
-                is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-                if not (is_number and math.isfinite(value) and in_range(value)):
+                if not (_is_finite(value) and in_range(value)):
                     raise ValueError(_expected(field.name, expected, value))
         if self.clipnorm is not None and self.clipvalue is not None:
             raise ValueError(
@@ -119,8 +120,7 @@ class Optimizer:
         Returns:
             A dict with every field of the engine's `UpdateParams`.
         """
-        if isinstance(step, bool) or not isinstance(step, numbers.Integral) or step < 1:
-            raise ValueError(_expected("step", "an integer >= 1", step))
+        step = arrays.integer(step, "step", 1, limits.MAX_STEP)
         names = [f.name for f in dataclasses.fields(self) if f.name not in _RULE_FIELDS]
         unknown = sorted(set(overrides) - set(names))
         if unknown:
@@ -130,7 +130,7 @@ class Optimizer:
             )
         # Made anew, so that overrides are checked as arguments of the constructor are.
         changed: Any = dataclasses.replace(self, **overrides)
-        params = {**_PARAMS, "step": int(step)}
+        params = {**_PARAMS, "step": step}
         for name in names:
             params[_ENGINE_NAMES.get(name, name)] = float(getattr(changed, name) or 0.0)
         return params
@@ -397,6 +397,15 @@ def get(identifier: Optimizer | str | None) -> Optimizer | None:
         if identifier.lower().replace("_", "") == kind.replace("_", ""):
             return cls()
     raise ValueError(_expected("identifier", f"one of {_names()}", identifier))
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # An int beyond all floats.
+        return False
 
 
 def _names() -> str:

@@ -319,5 +319,5 @@ def test_sizes_may_be_written_as_floats() -> None:
     variable = de.get_variable("test_sizes_may_be_written_as_floats", init_size=1e3)
     assert variable.init_size == 1000
     assert isinstance(variable.init_size, int)
-    with pytest.raises(TypeError, match=r"`init_size`: expected an integer, received 1\.5"):
+    with pytest.raises(TypeError, match=r"`init_size` must be an integer. Received: 1\.5"):
         de.get_variable("other", init_size=1.5)

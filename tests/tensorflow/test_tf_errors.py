@@ -326,7 +326,7 @@ def test_arguments_of_a_wrong_kind() -> None:
         de.HkvHashTable(tf.int64, tf.float32, 0.0, config=3)
     with pytest.raises(TypeError, match="`device`: expected the name of a device, received 3"):
         de.CuckooHashTable(tf.int64, tf.float32, 0.0, device=3)
-    with pytest.raises(TypeError, match=r"`init_size`: expected an integer, received 0\.5"):
+    with pytest.raises(TypeError, match=r"`init_size` must be an integer. Received: 0\.5"):
         de.Variable(init_size=0.5)
 
 

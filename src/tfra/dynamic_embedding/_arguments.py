@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra._tf import tf
 
 KEY_DTYPES = (tf.int32, tf.int64, tf.string)
@@ -55,15 +57,21 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
     return converted
 
 
-def integer(number: Any, what: str, at_least: int) -> int:
+def integer(number: Any, what: str, at_least: int, at_most: int = limits.MAX_INT64) -> int:
     """Returns an integer, or raises TypeError or ValueError. 1e6 is one, too."""
-    if isinstance(number, (float, np.floating)) and float(number).is_integer():
-        number = int(number)
-    if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
-        raise TypeError(f"`{what}`: expected an integer, received {number!r}")
-    if number < at_least:
-        raise ValueError(f"`{what}`: expected an integer >= {at_least}, received {number}")
-    return int(number)
+    return arrays.integer(number, what, at_least, at_most, whole_floats=True)
+
+
+def convertible_integer(number: Any, what: str, at_least: int, at_most: int) -> int:
+    """Returns an integer from whatever `int` takes, such as "3" and 3.5, as TFRA does."""
+    try:
+        converted = int(number)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"`{what}` must be convertible to int. Received: {number!r} (of type "
+            f"{type(number).__name__})"
+        ) from None
+    return integer(converted, what, at_least, at_most)
 
 
 def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
@@ -77,6 +85,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
             f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "
             "`.values` are a tensor."
         )
+    arrays.refuse_mask(keys, "keys")
     if not tf.is_tensor(keys) and not holds_tensors(keys):
         _check_kind(keys, dtype)
         try:
@@ -158,6 +167,7 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
             hint = "" if tf.string in (values.dtype, dtype) else cast
             raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
         return values
+    arrays.refuse_mask(values, what)
     if not holds_tensors(values):
         _check_values(values, dtype, what)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfra import _limits as limits
 from tfra._tiers import directory_name
 from tfra.dynamic_embedding import _arguments as arguments
 
@@ -62,8 +63,9 @@ class HkvHashTableConfig:
     tier_directory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        self.init_capacity = arguments.integer(self.init_capacity, "init_capacity", at_least=0)
-        self.max_capacity = arguments.integer(self.max_capacity, "max_capacity", at_least=1)
+        most = limits.MAX_KEYS
+        self.init_capacity = arguments.integer(self.init_capacity, "init_capacity", 0, most)
+        self.max_capacity = arguments.integer(self.max_capacity, "max_capacity", 1, most)
         for name in ("max_hbm_for_values", "step_per_epoch", "reserved_key_start_bit"):
             setattr(self, name, arguments.integer(getattr(self, name), name, at_least=0))
         if self.init_capacity == HKV_INIT_CAPACITY:  # The default, which need not be changed too.
@@ -87,11 +89,6 @@ class HkvHashTableConfig:
         return None if unlimited and self.tier_directory is None else self.max_hbm_for_values
 
     def _check_tiers(self) -> None:
-        if self.max_hbm_for_values >= 2**63:
-            raise ValueError(
-                "`max_hbm_for_values`: expected a number of bytes below 2**63, received "
-                f"{self.max_hbm_for_values}"
-            )
         # A plain string, so that it can be saved with a model.
         self.tier_directory = directory_name(self.tier_directory) or None
         if self.tier_directory is not None and self.max_hbm_for_values == 0:

@@ -6,6 +6,8 @@ import inspect
 import uuid
 from typing import Any
 
+from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra._tf import ANONYMOUS, SAVE_FOR_CHECKPOINT, Saveable, in_plain_graph, load_as, ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import content_of, export_tables
@@ -50,6 +52,7 @@ class HashTable(
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
         if not isinstance(default_value, NewRows):
+            arrays.refuse_mask(default_value, "default_value")
             default_value = NewRows(constant_row(default_value, self._value_dtype, None))
         self._initial: ConstantRow | RandomRows = default_value.initial
         self._metadata = default_value.metadata
@@ -59,9 +62,12 @@ class HashTable(
         else:
             self._row_shape = [self._initial.dim]
         self._dim = self._row_shape[0] if self._row_shape else 1
-        if self._dim < 1:
-            raise ValueError(f"A row must have a length >= 1. Received: {self._dim}")
-        self._capacity = arguments.integer(capacity, "capacity", at_least=0)
+        if not 1 <= self._dim <= limits.MAX_DIM:
+            raise ValueError(
+                f"`default_value` must have between 1 and {limits.MAX_DIM} elements. Received: "
+                f"{self._dim}"
+            )
+        self._capacity = arguments.integer(capacity, "init_size", 0, limits.MAX_KEYS)
         self._name = name or type(self).__name__
         self._checkpoint = bool(checkpoint)
         self._shared_name: str | None = None

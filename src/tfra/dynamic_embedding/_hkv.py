@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfra import _limits as limits
 from tfra._tf import ops, tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._config import HkvEvictStrategy, HkvHashTableConfig
@@ -337,7 +338,7 @@ class ScoredTable:
         Raises:
             ValueError: If the number is negative.
         """
-        keys = _count(keys, "keys")
+        keys = _count(keys, "keys", at_most=limits.MAX_KEYS)
         with self._ready():
             return ops.tfra_reserve(self.resource_handle, keys, name=name)
 
@@ -360,7 +361,7 @@ class ScoredTable:
                 "`set_epoch` needs a table with the strategy EPOCHLRU or EPOCHLFU. Received: "
                 f"{self._config.evict_strategy.name}"
             )
-        epoch = _count(epoch, "epoch", at_most=2**31 - 1)
+        epoch = _count(epoch, "epoch", at_most=limits.MAX_TF_EPOCH)
         with self._ready():
             return ops.tfra_set_epoch(self.resource_handle, epoch, name=name)
 
@@ -391,13 +392,10 @@ def _score_range(at_least: Any, below: Any) -> tuple[tf.Tensor, list[tf.Tensor]]
     return low, [] if below is None else [_count(below, "score_below")]
 
 
-def _count(number: Any, what: str, at_least: int = 0, at_most: int = 2**63 - 1) -> tf.Tensor:
+def _count(number: Any, what: str, at_least: int = 0, at_most: int = limits.MAX_INT64) -> tf.Tensor:
     """An int64 scalar. Of a tensor, the op checks the range."""
     if not tf.is_tensor(number):
-        number = arguments.integer(number, what, at_least)
-        if number > at_most:
-            raise ValueError(f"`{what}`: expected an integer <= {at_most}, received {number}")
-        return tf.constant(number, tf.int64)
+        return tf.constant(arguments.integer(number, what, at_least, at_most), tf.int64)
     if not number.dtype.is_integer or number.shape.rank not in (None, 0):
         raise TypeError(
             f"`{what}`: expected an integer, received a tensor of {number.dtype.name} and shape "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tfra import _arrays as arrays
 from tfra import initializers
 from tfra._tf import tf
 from tfra.admission import Admission
@@ -127,6 +128,7 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
         dim: The length of a row.
         name: Of the variable: stands in for a seed where none is given.
     """
+    arrays.refuse_mask(initializer, "initializer")
     if initializer is None:
         initializer = "" if dtype == tf.string else 0
     if isinstance(initializer, type):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfra import _arrays as arrays
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
 from tfra.dynamic_embedding._content import content_of
@@ -287,13 +288,8 @@ def restrict_numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, in
     if unknown:
         raise TypeError(f"`restrict` takes `trigger`. Received: {sorted(unknown)}")
     trigger = kwargs.get("trigger")
-    numbers = (num_reserved, num_reserved if trigger is None else trigger)
-    for name, number in zip(("num_reserved", "trigger"), numbers, strict=True):
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-            raise TypeError(f"`{name}` must be an integer. Received: {number!r}")
-        if number < 0:
-            raise ValueError(f"`{name}` must be 0 or more. Received: {number}")
-    return int(numbers[0]), int(numbers[1])
+    keep = arrays.integer(num_reserved, "num_reserved", 0)
+    return keep, keep if trigger is None else arrays.integer(trigger, "trigger", 0)
 
 
 def _sortable(scores: Any) -> tf.Tensor:

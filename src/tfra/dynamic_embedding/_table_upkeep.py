@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfra import _arrays as arrays
+from tfra import _limits as limits
 from tfra._stats import COUNTERS, RowHistograms, TableStats
 from tfra._tf import ops, tf
 
@@ -80,7 +82,8 @@ class TableUpkeep:
 
     def set_clock(self, now: Any) -> Any:
         """Sets the time that writes leave in rows, in place of the time of day."""
-        now = tf.convert_to_tensor(now)
+        if not tf.is_tensor(now):
+            now = tf.constant(arrays.integer(now, "now", 0, limits.MAX_UINT32), tf.int64)
         if not now.dtype.is_integer:
             raise TypeError(f"`now` must be an integer, in seconds. Received: {now.dtype.name}")
         with self._ready():

@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
+from tfra import _limits as limits
 from tfra._tf import AutoTrackable, Saveable, in_plain_graph, load_as, tf
 from tfra._upkeep import checked_min_norm, checked_ttl
 from tfra.admission import Admission
@@ -112,7 +111,7 @@ class Variable(
         del short_file_name
         self._key_dtype = arguments.key_dtype(key_dtype)
         self._value_dtype = arguments.value_dtype(value_dtype)
-        self._dim = arguments.integer(dim, "dim", at_least=1)
+        self._dim = arguments.integer(dim, "dim", 1, limits.MAX_DIM)
         if not isinstance(name, str) or not name:
             raise ValueError(f"`name` must be a string that is not empty. Received: {name!r}")
         if kv_creator is not None and not isinstance(kv_creator, KVCreator):
@@ -126,7 +125,7 @@ class Variable(
         self.initializer = self._no_dependency(initializer)
         self.trainable = bool(trainable)
         self.checkpoint = bool(checkpoint)
-        self.init_size = arguments.integer(init_size, "init_size", at_least=0)
+        self.init_size = arguments.integer(init_size, "init_size", 0, limits.MAX_KEYS)
         self.kv_creator = kv_creator or CuckooHashTableCreator()
         self.bp_v2 = bool(bp_v2)
         self.admission = get_admission(admission)
@@ -406,16 +405,14 @@ class Variable(
             A scalar tensor containing the number of elements in this Variable.
 
         Raises:
+            TypeError: If the index is not an integer.
             ValueError: If there is no such table.
         """
         if index is None and self.shard_num > 1:
             return tf.add_n([table.size() for table in self.tables], name=name)
         index = 0 if index is None else index
-        if not isinstance(index, (int, np.integer)) or not 0 <= index < self.shard_num:
-            raise ValueError(
-                f"`index` must be an integer in [0, {self.shard_num}). Received: {index!r}"
-            )
-        return self.tables[int(index)].size(name=name)
+        index = arguments.integer(index, "index", 0, self.shard_num - 1)
+        return self.tables[index].size(name=name)
 
     @staticmethod
     def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:

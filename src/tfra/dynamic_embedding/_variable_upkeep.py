@@ -233,7 +233,8 @@ class VariableUpkeep:
 
         Raises:
             TypeError: If it is not an integer.
-            tf.errors.InvalidArgumentError: If it is negative or too large.
+            ValueError: If it is negative or too large. Of a tensor, the op finds that out:
+                tf.errors.InvalidArgumentError.
         """
         done = [table.set_clock(now) for table in self._shards.tables]
         return None if tf.executing_eagerly() else tf.group(*done)

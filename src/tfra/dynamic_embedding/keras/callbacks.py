@@ -29,7 +29,8 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, freq: str | int = "epoch") -> None:
         super().__init__()
         self.freq = freq
-        self._every = None if freq == "epoch" else arguments.integer(freq, "freq", at_least=1)
+        every_epoch = isinstance(freq, str) and freq == "epoch"
+        self._every = None if every_epoch else arguments.integer(freq, "freq", at_least=1)
         self._step = 0
 
     def variables(self) -> dict[str, Variable]:

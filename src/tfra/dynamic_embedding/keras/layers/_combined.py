@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tfra import _limits as limits
 from tfra._keras import keras
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
@@ -117,7 +118,7 @@ class FieldWiseEmbedding(Embedding):
             with_unique,
             **kwargs,
         )
-        self.nslots = arguments.integer(int(nslots), "nslots", at_least=1)
+        self.nslots = arguments.convertible_integer(nslots, "nslots", 1, limits.MAX_INT64)
         self.slot_map_fn = slot_map_fn
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfra import _limits as limits
 from tfra._keras import compiled_optimizer, keras, require_backend
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
@@ -106,7 +107,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         if value_dtype != tf.float32:
             kwargs.setdefault("dtype", value_dtype.name)
         super().__init__(name=_unique(name), **kwargs)
-        self.embedding_size = arguments.integer(int(embedding_size), "embedding_size", at_least=1)
+        self.embedding_size = arguments.convertible_integer(
+            embedding_size, "embedding_size", 1, limits.MAX_DIM
+        )
+        init_capacity = self_arguments["init_capacity"]
+        arguments.integer(init_capacity, "init_capacity", 0, limits.MAX_KEYS)
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
         if combiner == "sqrt_n":  # As tf.sparse.segment_sqrt_n has it.
