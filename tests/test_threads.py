@@ -254,6 +254,41 @@ def test_iteration_meets_every_lasting_key_once_while_others_come_and_go(key_dty
             assert sorted(seen) == expected
 
 
+EXPORTS: dict[str, Callable[[tfra.Table], Any]] = {
+    "export": lambda table: table.export()[0],
+    "iterate": lambda table: np.concatenate([batch[0] for batch in table.iterate(100)]),
+    "export_with_scores": lambda table: table.export_with_scores().keys,
+    "export_if": lambda table: table.export_if(score_at_least=0).keys,
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_exports_have_every_lasting_key_once_while_others_are_evicted(
+    export: str, key_dtype: str
+) -> None:
+    table = tfra.Table(2, key_dtype=key_dtype, max_capacity=4000, evict_strategy="customized")
+    lasting = make_keys(key_dtype, range(1000))
+    table.upsert(lasting, np.ones((1000, 2), np.float32), scores=np.full(1000, 2**40))
+    passing = make_keys(key_dtype, range(10_000, 18_000)).reshape(4, 2000)
+    rows, scores = np.zeros((2000, 2), np.float32), np.arange(1, 2001)
+    turn = 0
+
+    def write() -> None:  # Keys that leave and return, more than there is room for.
+        nonlocal turn
+        turn += 1
+        table.upsert(passing[turn % 4], rows, scores=scores + turn)
+
+    expected = set(lasting.tolist())
+    with running(write):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            keys = EXPORTS[export](table).tolist()
+            assert sorted(key for key in keys if key in expected) == sorted(expected)
+    assert table.stats().evictions > 0
+    exported = EXPORTS[export](table).tolist()
+    assert len(exported) == len(set(exported)) == len(table) <= 4000  # Now that nobody writes.
+
+
 def test_everything_at_once_keeps_the_table_whole() -> None:
     table = tfra.Table(4, optimizer="adam", metadata=True, initializer="uniform")
     rng_of_thread = threading.local()

@@ -190,6 +190,10 @@ class BoundedTable:
     def export_with_scores(self) -> ScoredRows:
         """Returns the whole content with its scores, in no particular order.
 
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
         Raises:
             ValueError: If the table has no bound.
         """

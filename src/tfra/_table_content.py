@@ -30,6 +30,10 @@ class TableContent(Shown):
     def export(self, *, slots: bool = False, metadata: bool = False) -> Any:
         """Returns the whole content, in no particular order.
 
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
         Args:
             slots: Whether to return also the optimizer slots.
             metadata: Whether to return also the time of the last write and the number of writes.
@@ -46,7 +50,8 @@ class TableContent(Shown):
         """Yields the content in batches, as `export` returns it.
 
         Only one batch is in memory at a time, and other threads may write meanwhile: a key that is
-        in the table all the time comes exactly once.
+        in the table all the time comes exactly once. A key that leaves the table and returns may
+        come twice, so that there may be more rows than `max_capacity`.
 
         Args:
             batch_size: About how many keys a batch has.

@@ -280,6 +280,10 @@ class ScoredTable:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns all keys, their values and their scores, in no particular order.
 
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
         Args:
             split_size: Accepted: the result is the only copy of the table there is, in any case.
             name: A name for the operation (optional).
@@ -299,6 +303,10 @@ class ScoredTable:
         self, split_size: Any, name: str | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns all keys and their scores.
+
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
 
         Args:
             split_size: A table that is not all in memory, or has string keys, is gone through in

@@ -383,6 +383,10 @@ class Variable(
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns tensors of all keys and values in the table.
 
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
         Args:
             name: A name for the operation (optional).
 
