@@ -335,3 +335,33 @@ def test_creators_take_no_saver() -> None:
         assert creator(config=None, saver=None).config is None
         with pytest.raises(NotImplementedError, match="`saver`: expected None, since tables are"):
             creator(saver="a saver")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("keys", lambda v, keys, rows: v.lookup(keys)),
+        ("keys", lambda v, keys, rows: v.upsert(keys, rows.data)),
+        ("values", lambda v, keys, rows: v.upsert(keys.data, rows)),
+        ("keys", lambda v, keys, rows: v.remove(keys)),
+        ("old_values", lambda v, keys, rows: v.accum(keys.data, rows, rows.data, [True, True])),
+        ("exists", lambda v, keys, rows: v.accum(keys.data, rows.data, rows.data, keys == keys)),
+        ("keys", lambda v, keys, rows: v.tables[0].lookup(keys)),
+        ("dynamic_default_values", lambda v, keys, rows: v.tables[0].lookup(keys.data, rows)),
+        ("keys", lambda v, keys, rows: de.embedding_lookup(v, keys)),
+        ("initializer", lambda v, keys, rows: de.Variable(dim=2, initializer=rows[0])),
+        (
+            "default_value",
+            lambda v, keys, rows: de.CuckooHashTable(tf.int64, tf.float32, rows[0]),
+        ),
+    ],
+)
+def test_masked_arrays(name: str, call: Any) -> None:
+    variable = de.Variable(dim=2)
+    variable.upsert([1, 2], tf.ones([2, 2]))
+    keys = np.ma.array([1, 7], mask=[False, True])
+    rows = np.ma.array(np.full((2, 2), 5, np.float32), mask=[[False, True]] * 2)
+    with pytest.raises(TypeError, match=rf"`{name}` must be an array without a mask.*filled"):
+        call(variable, keys, rows)
+    assert variable.lookup([1, 2]).numpy().tolist() == [[1.0, 1.0]] * 2
+    assert int(variable.size()) == 2
