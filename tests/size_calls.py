@@ -61,7 +61,7 @@ class Number:
         return bool(self.least <= number <= self.most)
 
 
-def limit_memory(more: int = 3 * 2**30) -> None:
+def limit_memory(more: int) -> None:
     """Lets the process take so many bytes more than it has."""
     size = int(re.search(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (size + more, resource.RLIM_INFINITY))
@@ -90,9 +90,9 @@ def problem_of(number: Number, value: Any) -> str | None:
     return None if right else "was accepted"
 
 
-def check(numbers: Iterable[tuple[str, Number]]) -> list[str]:
+def check(numbers: Iterable[tuple[str, Number]], more: int = 3 * 2**30) -> list[str]:
     """A line for every value that was not taken or refused as it should be."""
-    limit_memory()
+    limit_memory(more)
     problems = []
     for where, number in numbers:
         for value in VALUES:

@@ -139,7 +139,7 @@ def test_every_number() -> None:
         import size_calls
         import test_sizes
 
-        problems = size_calls.check(test_sizes.NUMBERS)
+        problems = size_calls.check(test_sizes.NUMBERS, more=2**30)
         print()
         print(json.dumps(problems))
         """,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from tfra import _arrays as arrays
+from tfra._arrays import integer
 
 __all__ = [
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "Optimizer",
@@ -120,7 +120,7 @@ class Optimizer:
         Returns:
             A dict with every field of the engine's `UpdateParams`.
         """
-        step = arrays.integer(step, "step", 1, limits.MAX_STEP)
+        step = integer(step, "step", 1, limits.MAX_STEP)
         names = [f.name for f in dataclasses.fields(self) if f.name not in _RULE_FIELDS]
         unknown = sorted(set(overrides) - set(names))
         if unknown:
@@ -129,7 +129,7 @@ class Optimizer:
                 f"Received: {', '.join(unknown)}"
             )
         # Made anew, so that overrides are checked as arguments of the constructor are.
-        changed: Any = dataclasses.replace(self, **overrides)
+        changed: Any = dataclasses.replace(self, **dict[str, Any](overrides))
         params = {**_PARAMS, "step": step}
         for name in names:
             params[_ENGINE_NAMES.get(name, name)] = float(getattr(changed, name) or 0.0)
