@@ -1,8 +1,8 @@
 """Arrays that another thread writes to during a call, as a data loader does that reuses its buffer.
 
-Such a call may take any of the values that were in the array. It must not break the table: each key
-has one row, and the counters, the size and the content agree. A broken table crashes the process, so
-each program runs in one of its own.
+Such a call may take any of the values that were in the array. It must not break the table: each
+key has one row, and the counters, the size and the content agree. A broken table crashes the
+process, so each program runs in one of its own.
 """
 
 from __future__ import annotations

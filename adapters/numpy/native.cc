@@ -50,6 +50,7 @@ nb::dict DictOf(const TableStats& stats) {
   dict["rejections"] = stats.rejections;
   dict["expirations"] = stats.expirations;
   dict["restrict_runs"] = stats.restrict_runs;
+  dict["reseeds"] = stats.reseeds;
   dict["waiting"] = stats.waiting;
   dict["fast_hits"] = stats.fast_hits;
   dict["slow_hits"] = stats.slow_hits;
@@ -188,11 +189,11 @@ class NativeTable {
   }
 
   // (rows, position, done), with rows as ExportAll returns them.
-  nb::tuple Export(size_t max_rows, uint64_t position) {
-    ExportCursor cursor{position, false};
+  nb::tuple Export(size_t max_rows, uint64_t position, uint64_t seed) {
+    ExportCursor cursor{position, seed, false};
     ExportBatch batch;
     Run([&] { return table_->Export(max_rows, &cursor, &batch); });
-    return nb::make_tuple(RowsOf(&batch), cursor.position, cursor.done);
+    return nb::make_tuple(RowsOf(&batch), cursor.position, cursor.seed, cursor.done);
   }
 
   // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
@@ -414,7 +415,7 @@ NB_MODULE(_native, m) {
       .def("set_clock", &NativeTable::SetClock, "now"_a)
       .def("stats", &NativeTable::Stats)
       .def("slots", &NativeTable::Slots)
-      .def("export", &NativeTable::Export, "max_rows"_a, "position"_a)
+      .def("export", &NativeTable::Export, "max_rows"_a, "position"_a, "seed"_a)
       .def("export_all", &NativeTable::ExportAll)
       .def("touch", &NativeTable::Touch, "keys"_a)
       .def("lookup_metadata", &NativeTable::LookupMetadata, "keys"_a)

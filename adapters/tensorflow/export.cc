@@ -310,9 +310,13 @@ void Export(void*, TF_OpKernelContext* op) {
 void ExportPart(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const auto position = context.InputScalar<int64_t>(1, "position");
+    // An ExportCursor: position, seed, and whether it is done.
+    const Tensor from = context.Input(1);
+    RequireShape(from, {3}, "cursor");
+    const auto* place = from.data<const int64_t>();
     const int64_t max_rows = context.InputInteger(2, "max_rows", 1);
-    ExportCursor cursor{static_cast<uint64_t>(position), false};
+    ExportCursor cursor{static_cast<uint64_t>(place[0]), static_cast<uint64_t>(place[1]),
+                        place[2] != 0};
     ExportBatch batch;
     Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
     const auto rows = static_cast<int64_t>(batch.size);
@@ -339,9 +343,10 @@ void ExportPart(void*, TF_OpKernelContext* op) {
       *metadata++ = each.time;
       *metadata++ = each.count;
     }
-    // Positions are hashes, which may be any number: the last one is never a start.
-    *context.Output(3, TF_INT64, {}).template data<int64_t>() =
-        cursor.done ? -1 : static_cast<int64_t>(cursor.position);
+    auto* next = context.Output(3, TF_INT64, {3}).template data<int64_t>();
+    next[0] = static_cast<int64_t>(cursor.position);
+    next[1] = static_cast<int64_t>(cursor.seed);
+    next[2] = cursor.done;
   });
 }
 

@@ -111,7 +111,7 @@ void Stats(void*, TF_OpKernelContext* op) {
                                      stats.expirations, stats.restrict_runs, stats.waiting,
                                      stats.fast_hits,   stats.slow_hits,     stats.io_reads,
                                      stats.io_writes,   stats.bytes_read,    stats.bytes_written,
-                                     stats.fast_bytes,  stats.slow_bytes});
+                                     stats.fast_bytes,  stats.slow_bytes,    stats.reseeds});
   });
 }
 

@@ -231,6 +231,10 @@ Status TableBase::ExportAdmission(AdmissionState* state) try {
 TFRA_CATCH_BAD_ALLOC
 
 Status TableBase::RestoreAdmission(const AdmissionState& state, uint32_t part, uint32_t parts) try {
+  if (part >= parts) {
+    return Status::InvalidArgument("expected the number of a part below " + std::to_string(parts) +
+                                   ", received " + std::to_string(part));
+  }
   if (admission_ == nullptr) {
     if (state.seen.empty() && state.filter.empty()) return Status::Ok();
     return Status::InvalidArgument(

@@ -37,6 +37,7 @@ COUNTERS = (
     "bytes_written",
     "fast_bytes",
     "slow_bytes",
+    "reseeds",
 )
 
 
@@ -77,6 +78,9 @@ class TableStats:
         bytes_written: Bytes written to the file.
         fast_bytes: Memory of the rows: `row_bytes`.
         slow_bytes: The size of the file.
+        reseeds: How often a part of the index took a random order, because searches in it were
+            longer than chance makes them: somebody chose keys that collide, or keys came in the
+            order of an export.
 
     Attributes:
         load: `size / capacity`.
@@ -112,6 +116,7 @@ class TableStats:
     bytes_written: int
     fast_bytes: int
     slow_bytes: int
+    reseeds: int
     load: float = field(init=False)
     lookups: int = field(init=False)
     bytes: int = field(init=False)

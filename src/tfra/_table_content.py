@@ -67,9 +67,9 @@ class TableContent(Shown):
         return self._batches(arrays.integer(batch_size, "batch_size", 1), slots, metadata)
 
     def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
-        position, done = 0, False
+        position, seed, done = 0, 0, False
         while not done:
-            rows, position, done = self._native.export(batch_size, position)
+            rows, position, seed, done = self._native.export(batch_size, position, seed)
             batch = self._exported(rows, slots, metadata)
             if len(batch[0]) > 0:
                 yield batch

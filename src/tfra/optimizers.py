@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from tfra import _limits as limits
 from tfra._arrays import integer
 
 __all__ = [

@@ -74,8 +74,6 @@ SLOTS = np.ones((3, 8), np.float32)
 POOLED = {"row_splits": SPLITS, "weights": WEIGHTS}
 SUM = {"combiner": "sum"}
 TK_TV = {"Tk": tf.int64, "Tv": tf.float32}
-RESTORED: Inputs = {"parts": scalar([0, 0, 0], np.int32), "part": scalar(0, np.int32),
-                    "part_count": scalar(2, np.int32)}  # fmt: skip
 
 CALLS: dict[str, Call] = {
     "TfraTableCreate": Call(attributes=TABLE, any_type=("key_dtype", "value_dtype")),
@@ -97,11 +95,14 @@ CALLS: dict[str, Call] = {
                                any_width=("gradients",)),
     "TfraInsert": rows_of_keys(),
     "TfraRestore": Call(
-        {"keys": KEYS, "values": ROWS, "slots": np.ones((3, 4), np.float32),
-         "metadata": np.ones((3, 2), np.int32), "rule": np.array("none", object), **RESTORED,
-         "scores": SCORES, "epoch": scalar([1, 1])},
-        # Without slots, metadata, scores and an epoch, rows have initial ones.
-        free=("slots", "metadata", "scores", "epoch"), any_type=("Ts",), any_rank=("rule",)),
+        {"keys": KEYS, "values": ROWS, "slots": SLOTS, "metadata": np.ones((3, 2), np.int32),
+         "scores": SCORES, "rule": np.array(["adam"], object), "epoch": scalar([1, 1]),
+         "waiting_keys": KEYS + 10, "waiting_seen": np.ones((3, 2), np.int32),
+         "waiting_filter": np.zeros(0, np.int8), "sum_keys": KEYS, "sums": ROWS,
+         "parts": scalar([0, 1, 0], np.int32), "waiting_parts": scalar([1, 0, 0], np.int32)},
+        {"first_part": 0, "part_count": 2},
+        # Tables without scores and epochs save none.
+        may_be_empty=("scores", "epoch")),
     "TfraAccumulate": Call({"keys": KEYS, "values_or_deltas": ROWS, "exists": MASK,
                             "scores": [SCORES]}),
     "TfraRemove": keys_only(),
@@ -137,11 +138,8 @@ CALLS: dict[str, Call] = {
     "TfraStats": Call(),
     "TfraHistograms": Call(),
     "TfraSetClock": Call({"now": scalar(1000)}),
-    "TfraExportPart": Call({"position": scalar(0), "max_rows": scalar(10)}, TK_TV),
+    "TfraExportPart": Call({"cursor": scalar([0, 0, 0]), "max_rows": scalar(10)}, TK_TV),
     "TfraSnapshotAdmission": Call(attributes={"Tk": tf.int64}),
-    "TfraRestoreAdmission": Call(
-        {"keys": KEYS, "seen": np.ones((3, 2), np.int32), "filter": np.zeros(0, np.int8),
-         **RESTORED}, free=("filter",), may_be_empty=("parts",)),
     "TfraExportScores": Call(attributes=TK_TV),
     "TfraExportKeysAndScores": Call({"split_size": scalar(10)}, {"Tk": tf.int64}),
     "TfraInsertAndEvict": rows_of_keys(),

@@ -354,7 +354,8 @@ class Table {
   // What is known of keys that have not entered: to be saved, and restored into a table with the
   // same AdmissionSpec, in place of what that knows (kInvalidArgument for another kind of rule).
   // `state` may hold the states of several tables one after the other, which had different keys; of
-  // `parts` filters only that of number `part` is taken, if there are as many.
+  // `parts` filters only that of number `part` is taken, if there are as many. REQUIRES
+  // (kInvalidArgument otherwise): part < parts.
   virtual Status ExportAdmission(AdmissionState* state) = 0;
   virtual Status RestoreAdmission(const AdmissionState& state, uint32_t part = 0,
                                   uint32_t parts = 1) = 0;

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Content = dict[str, tf.Tensor]
 
+# Where an export by parts begins: see `HashTable.export_part`.
+FIRST_PART = (0, 0, 0)
+
 # What is known of keys that have not entered: those that wait, how often they were seen, and the
 # state of a filter.
 WAITING = ("waiting_keys", "waiting_seen", "waiting_filter")

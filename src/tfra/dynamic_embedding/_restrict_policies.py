@@ -9,7 +9,7 @@ import numpy as np
 from tfra import _arrays as arrays
 from tfra._tf import tf
 from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._content import content_of
+from tfra.dynamic_embedding._content import FIRST_PART, content_of
 
 if TYPE_CHECKING:
     from tfra.dynamic_embedding._hash_table import HashTable
@@ -116,8 +116,9 @@ class RestrictPolicy:
     def _scores(self, table: HashTable) -> tuple[tf.Tensor, tf.Tensor]:
         """The keys of a table and their scores, from a part of the rows at a time."""
 
-        def part(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            keys, values, position = table.export_part(position, _PART)
+        def part(cursor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            keys, values, cursor = table.export_part(cursor, _PART)
+            cursor = tf.ensure_shape(cursor, [3])
             keys = tf.ensure_shape(keys, [None])
             score = _sortable(self.score(keys, tf.ensure_shape(values, [None, table.dim])))
             check = tf.debugging.assert_equal(
@@ -126,21 +127,21 @@ class RestrictPolicy:
                 f"{type(self).__name__}.score must give a number for each key",
             )
             with tf.control_dependencies([] if check is None else [check]):
-                return keys, tf.identity(score), position
+                return keys, tf.identity(score), cursor
 
         def array(first: tf.Tensor) -> tf.TensorArray:
             empty = tf.TensorArray(first.dtype, 0, dynamic_size=True, infer_shape=False)
             return empty.write(0, first)
 
-        def step(i: tf.Tensor, position: tf.Tensor, keys: Any, scores: Any) -> tuple[Any, ...]:
-            more_keys, more_scores, position = part(position)
-            return i + 1, position, keys.write(i, more_keys), scores.write(i, more_scores)
+        def step(i: tf.Tensor, cursor: tf.Tensor, keys: Any, scores: Any) -> tuple[Any, ...]:
+            more_keys, more_scores, cursor = part(cursor)
+            return i + 1, cursor, keys.write(i, more_keys), scores.write(i, more_scores)
 
-        first_keys, first_scores, position = part(tf.constant(0, tf.int64))
+        first_keys, first_scores, cursor = part(tf.constant(FIRST_PART, tf.int64))
         _, _, keys, scores = tf.while_loop(
-            lambda i, position, keys, scores: tf.not_equal(position, -1),
+            lambda i, cursor, keys, scores: tf.equal(cursor[2], 0),
             step,
-            (tf.constant(1), position, array(first_keys), array(first_scores)),
+            (tf.constant(1), cursor, array(first_keys), array(first_scores)),
             parallel_iterations=1,
         )
         return keys.concat(), scores.concat()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tfra._display import Facts, Shown, join_batches, readable_bytes
 from tfra._stats import TableStats
 from tfra._tf import tf
+from tfra.dynamic_embedding._content import FIRST_PART
 
 
 class ShownTables(Shown):
@@ -75,12 +76,12 @@ def _can_be_read(tables: Sequence[Any]) -> bool:
 
 def _parts(table: Any, rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """The content of a table, some rows at a time."""
-    position = 0
-    while position != -1:
-        keys, values, next_position = table.export_part(position, rows)
+    cursor: Any = FIRST_PART
+    while not cursor[-1]:
+        keys, values, next_cursor = table.export_part(cursor, rows)
         values = tf.reshape(values, [-1, *table.row_shape])
         yield keys.numpy(), values.numpy()
-        position = int(next_position)
+        cursor = next_cursor.numpy()
 
 
 def _stats_now(tables: Sequence[Any]) -> list[TableStats] | None:

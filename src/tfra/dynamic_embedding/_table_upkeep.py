@@ -89,20 +89,21 @@ class TableUpkeep:
         with self._ready():
             return ops.tfra_set_clock(self.resource_handle, tf.cast(now, tf.int64))
 
-    def export_part(self, position: Any, max_rows: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns about `max_rows` keys, their rows, and the position where the next part begins.
+    def export_part(self, cursor: Any, max_rows: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns about `max_rows` keys, their rows, and the cursor of the next part.
 
-        The first position is 0; after the last part it is -1.
+        A cursor is three int64 numbers. The first one is `FIRST_PART`; after the last part, the
+        last of its numbers is 1.
         """
         with self._ready():
             part = ops.tfra_export_part(
                 self.resource_handle,
-                tf.cast(position, tf.int64),
+                tf.cast(cursor, tf.int64),
                 tf.constant(max_rows, tf.int64),
                 Tk=self.key_dtype,
                 Tv=self.value_dtype,
             )
-        return part.keys, part.values, part.next_position
+        return part.keys, part.values, part.next_cursor
 
 
 def require_eager(method: str, instead: str | None) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfra._stats import Histogram
 from tfra._tf import tf
+from tfra.dynamic_embedding._content import FIRST_PART
 from tfra.dynamic_embedding._variable import Variable
 
 __all__ = ["export_to_projector", "write_histograms", "write_stats"]
@@ -97,7 +98,7 @@ def export_to_projector(
             f"`labels` must be as many as `keys`. Received: {len(labels)} labels and {received}"
         )
     if keys is None:
-        parts = [table.export_part(0, max_rows) for table in variable.tables]
+        parts = [table.export_part(FIRST_PART, max_rows) for table in variable.tables]
         keys = tf.concat([part[0] for part in parts], axis=0)[:max_rows]
         rows = tf.concat([part[1] for part in parts], axis=0)[:max_rows].numpy()
         keys = keys.numpy().tolist()
