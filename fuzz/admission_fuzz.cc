@@ -123,7 +123,7 @@ void Run(Input* input) {
   Use(table.get(), input);
   const AdmissionState before = SavedOf(table.get());
 
-  const uint32_t parts = 1 + input->Below(3), part = input->Below(parts);
+  const uint32_t parts = 1 + input->Below(3), part = input->Below(4);
   if (input->Below(4) == 0) options.admission = SpecOf(input);  // That of another rule.
   const AdmissionState state =
       input->Flag() ? ChangedState(options, input, parts) : AnyState(input);

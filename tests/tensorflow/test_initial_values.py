@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 from tf_support import KEY_DTYPES, VALUE_DTYPES, TfCase, assert_tensor, content, de, to_numpy
 
+import tfra
 from support import FLOATING_DTYPES, Array, numpy_dtype
+from tfra.dynamic_embedding._computed_rows import STRING_HASH_KEY
 
 v1 = tf.compat.v1
 initializers = tf.keras.initializers
@@ -376,3 +378,34 @@ def test_a_function_gets_the_dtype_under_any_name() -> None:
 def test_random_floats_are_no_initial_values_of_integers() -> None:
     with pytest.raises(TypeError, match="expected one that makes values of type int32, received"):
         de.Variable(value_dtype=tf.int32, initializer=initializers.RandomNormal())
+
+
+def test_the_bits_of_a_string_key_can_be_computed_by_core_ops() -> None:
+    """As a served model does that has no ops of ours: it needs the initial rows of strings too."""
+    strings = [b"", b"a", b"user_12", b"user_123", b"\xff\x00\x80", b"x" * 1000]
+    strings += [f"user/{i}".encode() for i in range(1000)]
+    keys = tf.constant(strings)
+    key = list(STRING_HASH_KEY)
+    # The op gives remainders of 63 bits. Two of them tell all 64 bits: 2**62 is 1 modulo 2**62 - 1,
+    # so the second remainder is larger than the first by the two highest bits.
+    low = tf.strings.to_hash_bucket_strong(keys, 2**62, key)
+    other = tf.strings.to_hash_bucket_strong(keys, 2**62 - 1, key)
+    high = tf.math.floormod(other - low, 2**62 - 1)
+    bits = tf.bitwise.bitwise_or(low, tf.bitwise.left_shift(high, tf.constant(62, tf.int64)))
+    assert int(tf.reduce_max(high)) == 3
+
+    options: Any = {"dim": 4, "initializer": "normal", "seed": 5}
+    by_string = tfra.Table(key_dtype="string", **options).lookup(np.array(strings, object))
+    by_bits = tfra.Table(**options).lookup(bits.numpy())
+    np.testing.assert_array_equal(by_string, by_bits)
+
+
+def test_crafted_strings_have_rows_of_their_own() -> None:
+    """Strings that had one hash of 64 bits, and so one row, in the first version of the hash."""
+    first = 0xA4093822299F31D1.to_bytes(8, "little")
+    strings = [first + i.to_bytes(8, "little") for i in range(100)]
+    rows = tfra.Table(4, key_dtype="string", initializer="normal").lookup(np.array(strings, object))
+    assert len(np.unique(rows, axis=0)) == 100
+    glorot = initializers.GlorotNormal(seed=1)
+    made = de.Variable(key_dtype=tf.string, dim=4, initializer=glorot)
+    assert len(np.unique(made.lookup(tf.constant(strings)), axis=0)) == 100

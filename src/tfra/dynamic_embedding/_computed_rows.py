@@ -50,6 +50,11 @@ def uniform_integers(low: float, high: float, dtype: tf.DType, dim: int, seed: i
     return _rows_by_key(row, dtype, dim, seed)
 
 
+# The engine's kStringHashKey: the engine knows a string key by SipHash-2-4 with this key, which is
+# what to_hash_bucket_strong computes. Nobody can make many strings that share a row.
+STRING_HASH_KEY = (0x243F6A8885A308D3, 0x13198A2E03707344)
+
+
 def _rows_by_key(
     row: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType, dim: int, seed: int
 ) -> RowsOf:
@@ -58,7 +63,7 @@ def _rows_by_key(
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def rows(keys: tf.Tensor) -> tf.Tensor:
         if keys.dtype == tf.string:
-            numbers = tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
+            numbers = tf.strings.to_hash_bucket_strong(keys, 2**63 - 1, STRING_HASH_KEY)
         else:
             numbers = tf.cast(keys, tf.int64)
         halves = np.array([seed], np.int64).view(np.int32)
