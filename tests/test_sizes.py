@@ -17,6 +17,7 @@ from support import run_python
 MAX_DIM = 2**24
 MAX_KEYS = 2**32 - 2**20
 UINT32 = 2**32 - 1
+MAX_STEP = 2**62
 
 
 def table(**options: Any) -> tfra.Table:
@@ -98,9 +99,9 @@ NUMBERS: list[tuple[str, Number]] = [
         lambda n: table().apply_gradients([1], np.ones((1, 2), "f"), learning_rate=n),
         0, 1.7e308, real=True)),
     ("apply_gradients(step)", Number(
-        "step", lambda n: table().apply_gradients([1], np.ones((1, 2), "f"), step=n), 1, INT64,
+        "step", lambda n: table().apply_gradients([1], np.ones((1, 2), "f"), step=n), 1, MAX_STEP,
         (None,))),
-    ("Table.step", Number("step", train_at, 0, INT64 - 1)),
+    ("Table.step", Number("step", train_at, 0, MAX_STEP)),
     ("Table.clock", Number("clock", lambda n: setattr(table(), "clock", n), 0, UINT32)),
     ("Table.epoch", Number("epoch", lambda n: setattr(bounded(), "epoch", n), 0, UINT32)),
     ("set_epoch", Number("epoch", lambda n: bounded().set_epoch(n), 0, UINT32)),

@@ -144,7 +144,8 @@ class NativeTable {
     UpdateParams update = ParamsOf(params);
     const void* data = gradients.data();
     const KeyScores scores(*table_, scores_argument, keys.size());
-    // Two threads never take the same step. A step that failed was none.
+    // Two threads never take the same step. A failed step is undone, unless another thread has
+    // taken one since.
     const int64_t before = step ? step_.exchange(*step) : step_.fetch_add(1);
     update.step = step ? *step : before + 1;
     Run([&] {
@@ -188,7 +189,7 @@ class NativeTable {
     return list;
   }
 
-  // (rows, position, done), with rows as ExportAll returns them.
+  // (rows, position, seed, done), with rows as ExportAll returns them.
   nb::tuple Export(size_t max_rows, uint64_t position, uint64_t seed) {
     ExportCursor cursor{position, seed, false};
     ExportBatch batch;

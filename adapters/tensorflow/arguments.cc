@@ -24,6 +24,22 @@ std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input, const
   return table;
 }
 
+void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores) {
+  const TableOptions &expected = first->options(), &options = table->options();
+  if (table.named().key_dtype == first.named().key_dtype &&
+      options.value_type == expected.value_type && options.dim == expected.dim &&
+      (!metadata || options.metadata == expected.metadata) &&
+      (!scores || IsBounded(*table) == IsBounded(*first))) {
+    return;
+  }
+  InvalidArgument(
+      "expected `tables` of the same types and dim, all or none with metadata and with scores. "
+      "Received one of dim " +
+      std::to_string(expected.dim) + " and " + NameOf(expected.value_type) +
+      " values, and one of dim " + std::to_string(options.dim) + " and " +
+      NameOf(options.value_type) + " values");
+}
+
 Keys::Keys(const NamedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
   RequireType(tensor_.type(), table.key_dtype, "keys");
 }

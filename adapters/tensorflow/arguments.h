@@ -19,6 +19,10 @@ inline TableUse UseTable(const OpContext& context, int input, const char* name =
   return TableUse(FindTable(context, input, name));
 }
 
+// Throws unless rows of the two tables fit into the same arrays: types, dim, and, where asked for,
+// whether there are metadata and scores.
+void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores);
+
 // The keys of one call.
 class Keys {
  public:

@@ -20,11 +20,11 @@ void RequireType(const char* field, const Tensor& tensor, TF_DataType expected) 
   if (tensor.type() != expected) Mismatch(field, NameOf(expected), NameOf(tensor.type()));
 }
 
-// Checks every `step`-th number, from the first on.
+// Checks every `step`-th number, from number `first` on.
 template <typename T, typename Good>
 void RequireAll(const char* field, const T* numbers, int64_t count, int64_t step,
-                const char* expected, Good&& good) {
-  for (int64_t i = 0; i < count; i += step) {
+                const char* expected, Good&& good, int64_t first = 0) {
+  for (int64_t i = first; i < count; i += step) {
     if (good(numbers[i])) continue;
     Mismatch(field, expected, std::to_string(numbers[i]) + " at " + std::to_string(i / step));
   }
@@ -44,7 +44,7 @@ void RequireDistinct(const char* field, const Keys& keys) {
 
 Content::Content(const OpContext& context, int first, const TableUse& table)
     : keys_(table.named(), context.Input(first)),
-      values_(table.named(), context.Input(first + 1), "`values`"),
+      values_(table.named(), context.Input(first + 1), "values"),
       slots_(context.Input(first + 2)),
       metadata_(context.Input(first + 3)),
       scores_(context.Input(first + 4)),
@@ -137,11 +137,12 @@ void Content::CheckRanges() const {
   const auto* epoch = epoch_.data<const int64_t>();
   RequireAll("epoch", epoch, epoch_.elements(), 2, "an epoch between 0 and 2**31 - 1",
              [](int64_t x) { return x >= 0 && x <= kMaxEpoch; });
-  RequireAll("epoch", epoch + 1, epoch_.elements() - 1, 2, "0 steps or more", not_negative);
+  RequireAll("epoch", epoch, epoch_.elements(), 2, "0 steps or more", not_negative, 1);
   // When, and how often.
   const auto* seen = waiting_seen_.data<const uint32_t>();
-  RequireAll("waiting_seen", seen + 1, waiting_seen_.elements() - 1, 2,
-             "keys that were seen once or more", [](uint32_t count) { return count > 0; });
+  RequireAll(
+      "waiting_seen", seen, waiting_seen_.elements(), 2, "keys that were seen once or more",
+      [](uint32_t count) { return count > 0; }, 1);
 }
 
 void Content::CheckKeys() const {

@@ -91,7 +91,9 @@ class Exporter {
   // Goes through the tables and sets the outputs: the keys and the parts, in their order. Of tables
   // that are not copied as a whole, so many rows at a time are in memory beside them.
   void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
-    RequireAlike(parts);
+    for (const TableUse& table : tables_) {
+      RequireAlike(first(), table, parts.slots_and_metadata, parts.scores);
+    }
     for (const TableUse& table : tables_) room_ += table->size();
     Resize(room_, parts);
     for (const TableUse& table : tables_) {
@@ -117,24 +119,6 @@ class Exporter {
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
   size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
   bool has_metadata() const { return first()->options().metadata; }
-
-  // Throws unless the rows of all tables fit into the same arrays.
-  void RequireAlike(const Parts& parts) const {
-    for (const TableUse& table : tables_) {
-      const TableOptions& options = table->options();
-      if (table.named().key_dtype == key_dtype() && options.value_type == type_ &&
-          options.dim == dim_ &&
-          (!parts.slots_and_metadata || options.metadata == has_metadata()) &&
-          (!parts.scores || IsBounded(*table) == IsBounded(*first()))) {
-        continue;
-      }
-      InvalidArgument(
-          "expected `tables` of the same types and dim, all or none with metadata and with scores. "
-          "Received one of dim " +
-          std::to_string(dim_) + " and " + NameOf(type_) + " values, and one of dim " +
-          std::to_string(options.dim) + " and " + NameOf(options.value_type) + " values");
-    }
-  }
 
   // Makes room for so many rows.
   void Resize(size_t rows, const Parts& parts) {

@@ -108,7 +108,8 @@ void Stats(void*, TF_OpKernelContext* context);
 void Histograms(void*, TF_OpKernelContext* context);
 // table, now
 void SetClock(void*, TF_OpKernelContext* context);
-// table, position, max_rows -> keys, values, time and count, position (-1 at the end)
+// table, cursor, max_rows -> keys, values, time and count, the next cursor (its third number is 1
+// at the end)
 void ExportPart(void*, TF_OpKernelContext* context);
 // tables -> keys, seen, filter
 void SnapshotAdmission(void*, TF_OpKernelContext* context);

@@ -155,7 +155,7 @@ bool RegisterAll() {
        NoShape,
        Insert},
       {"TfraRestore",
-       {kTk, kTv, kTs, "N: int >= 1", "first_part: int = 0", "part_count: int = 1"},
+       {kTk, kTv, kTs, "N: int >= 1", "first_part: int >= 0 = 0", "part_count: int >= 1 = 1"},
        {"tables: N * resource", "keys: Tk", "values: Tv", "slots: Ts", "metadata: int32",
         "scores: int64", "rule: string", "epoch: int64", "waiting_keys: Tk", "waiting_seen: int32",
         "waiting_filter: int8", "sum_keys: Tk", "sums: Ts", "parts: int32", "waiting_parts: int32"},

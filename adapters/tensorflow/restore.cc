@@ -82,16 +82,15 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
   flush();
 }
 
-// The number of the table that each key belongs to; null if there is one table only. Throws unless
-// there is a number for each key.
-const int32_t* PartsOf(const Tensor& parts, const Keys& keys, const RestoreKernel& kernel) {
+// The number of the table that each key belongs to; null if there is one table only. Throws, naming
+// the input, unless there is a number for each key.
+const int32_t* PartsOf(const Tensor& parts, const char* name, const Keys& keys,
+                       const RestoreKernel& kernel) {
   if (kernel.part_count <= 1) return nullptr;
-  RequireShape(parts, {static_cast<int64_t>(keys.size())}, "parts of keys");
+  RequireShape(parts, {static_cast<int64_t>(keys.size())}, name);
   const auto* part_of = parts.data<const int32_t>();
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (part_of[i] >= 0 && part_of[i] < kernel.part_count) continue;
-    InvalidArgument("expected parts of keys in [0, " + std::to_string(kernel.part_count) +
-                    "), received " + std::to_string(part_of[i]));
+    RequireRange(part_of[i], 0, kernel.part_count - 1, name);
   }
   return part_of;
 }
@@ -120,6 +119,11 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
     Check(table->Assign(keys, content.values(), slots, metadata, ExactScores(scores)));
     return;
   }
+  // Rows come in the order of an export, batch by batch: a table that grew meanwhile would have all
+  // keys in the first part of each shard.
+  const int64_t of_part = part_of == nullptr ? static_cast<int64_t>(keys.size)
+                                             : std::count(part_of, part_of + keys.size, part);
+  Check(table->Reserve(of_part));
   const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
                                                                   : SizeOf(options.value_type);
   const std::vector<Picker> rows = {
@@ -167,11 +171,25 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
     const auto& split = *static_cast<const RestoreKernel*>(kernel);
     constexpr int kParts = 2;  // Inputs after the content: `parts` and `waiting_parts`.
     const int tables = context.inputs() - Content::kInputs - kParts;
-    const Content content(context, tables, UseTable(context, 0));
+    if (split.first_part + tables > split.part_count) {
+      InvalidArgument("expected `first_part` and `part_count` of " + std::to_string(tables) +
+                      " tables, received " + std::to_string(split.first_part) + " and " +
+                      std::to_string(split.part_count));
+    }
+    const TableUse first = UseTable(context, 0, "tables");
+    for (int i = 1; i < tables; ++i) {
+      const TableUse table = UseTable(context, i, "tables");
+      RequireAlike(first, table, true, true);
+      if (!(table->options().admission == first->options().admission)) {
+        InvalidArgument("expected `tables` of one rule of admission, received others");
+      }
+    }
+    const Content content(context, tables, first);
     const Tensor row_parts = context.Input(tables + Content::kInputs);
     const Tensor waiting_parts = context.Input(tables + Content::kInputs + 1);
-    const int32_t* part_of = PartsOf(row_parts, content.keys(), split);
-    const int32_t* waiting_part_of = PartsOf(waiting_parts, content.waiting_keys(), split);
+    const int32_t* part_of = PartsOf(row_parts, "parts", content.keys(), split);
+    const int32_t* waiting_part_of =
+        PartsOf(waiting_parts, "waiting_parts", content.waiting_keys(), split);
 
     const auto restore_admission = [&](const TableUse& table, int i) {
       // Where every key may enter, nothing need be known of those that waited.
@@ -182,12 +200,13 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
                                     static_cast<uint32_t>(split.part_count)));
     };
     // The tables are alike, and a state that does not fit the first one's rule changes nothing.
-    restore_admission(UseTable(context, 0), 0);
+    restore_admission(first, 0);
     // Everything is checked: now rows may change.
     for (int i = 0; i < tables; ++i) {
       // What was trained goes on with its slots, before an optimizer is known here too.
-      const TableUse table =
-          content.rule() ? TableUse(FindTable(context, i), *content.rule()) : UseTable(context, i);
+      const TableUse table = content.rule()
+                                 ? TableUse(FindTable(context, i, "tables"), *content.rule())
+                                 : UseTable(context, i, "tables");
       RestoreRows(table, content, part_of, static_cast<int32_t>(split.first_part) + i);
       restore_admission(table, i);  // After the rows, which clear it.
     }

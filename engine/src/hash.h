@@ -115,8 +115,9 @@ inline uint64_t SipHash(uint64_t key0, uint64_t key1, const char* data, size_t s
 // deals with these), but not for many that share all 64.
 inline constexpr uint64_t kStringHashKey[2] = {hash_internal::kPi[0], hash_internal::kPi[1]};
 
-// The 64 bits that stand for a string key. Version 2: the first version was another function, in
-// which strings could be made to collide.
+// The 64 bits that stand for a string key. Version 2: strings could be made to collide in the first
+// function. Changing it changes the initial rows of string keys, and makes saved Bloom filters of
+// string keys useless.
 inline uint64_t HashBytes(const char* data, size_t size) {
   return SipHash(kStringHashKey[0], kStringHashKey[1], data, size);
 }

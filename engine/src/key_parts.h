@@ -2,9 +2,9 @@
 // order, and no two parts write to the same shard. Within a part keys keep their order, so that the
 // rows a call brings are read nearly in sequence.
 //
-// The caller's array of int64 keys is read once, here, and kept: another thread may write to it, as
-// to the buffer of a data loader that is used again. The call then writes to one or the other of
-// the keys that were there, and never takes one key for two.
+// int64 keys are copied here, each read once, since another thread may change the caller's array (a
+// data loader that reuses its buffer). Each position then stands for one key, old or new,
+// throughout the call.
 #pragma once
 
 #include <array>

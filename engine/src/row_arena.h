@@ -46,8 +46,7 @@ class RowArena {
   void Truncate(uint32_t rows);
 
   // Around fork(), so that the child finds the arena in order (fork.h).
-  void Lock() { mutex_.lock(); }
-  void Unlock() { mutex_.unlock(); }
+  std::mutex& mutex() { return mutex_; }
 
   uint32_t rows() const { return rows_.load(std::memory_order_relaxed); }
 

@@ -118,10 +118,10 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
 }
 
 void Shard::Reorder() {
-  const bool contrived = IsContrived();
+  const bool contrived = NeedsReseed();
   // Where there is no memory for it, searches are longer, but right.
   bool done = Replace(bucket_count(), array()->seed).ok();
-  if (!contrived || (done && !IsContrived())) return;
+  if (!contrived || (done && !NeedsReseed())) return;
   done = Replace(bucket_count(), RandomSeed()).ok();
   if (done) reseeds_.fetch_add(1, std::memory_order_relaxed);
   // Not again for each of the next keys, should the memory, or strings of one hash, be the reason.

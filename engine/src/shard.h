@@ -198,7 +198,7 @@ struct Displacement {
   // Whether chance cannot be the reason, in an index of `size` keys that is at most as full as
   // IndexShape allows: somebody chose keys whose hashes collide. By chance a key is 0.1 to 0.4
   // steps away, at most 0.9 where keys come and go; a few keys in few buckets, more.
-  bool IsContrived(uint64_t size) const { return lost_count || steps > 2 * size + 256; }
+  bool TooFar(uint64_t size) const { return lost_count || steps > 2 * size + 256; }
 };
 
 class Shard {
@@ -324,12 +324,11 @@ class Shard {
   }
   // Whether the next insert should wait for Tidy: searches have become longer than chance makes
   // them.
-  bool IsContrived() const { return displaced_.IsContrived(size()) && size() >= reseed_size_; }
+  bool NeedsReseed() const { return displaced_.TooFar(size()) && size() >= reseed_size_; }
   // How often the index took a new seed.
   uint64_t reseeds() const { return reseeds_.load(std::memory_order_relaxed); }
-  // Buckets that were passed by all inserts and moves so far: what collisions have cost.
+  // Buckets that were passed by all inserts and moves so far: what collisions have cost. For tests.
   uint64_t steps_taken() const { return steps_taken_; }
-  const Displacement& displaced() const { return displaced_; }
 
   // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, which is
   // the caller's to give back.
@@ -349,7 +348,7 @@ class Shard {
   bool NeedsTidying() const {
     // In order, and as full as it gets, one key in seven is displaced.
     return displaced_.keys > std::max(16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2) ||
-           IsContrived();
+           NeedsReseed();
   }
   void Reorder();
   // Moves the entries to an array of `count` buckets.

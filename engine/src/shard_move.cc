@@ -1,9 +1,10 @@
 // How a shard moves to another array of buckets, on several threads.
 //
 // Both arrays are in the order of the keys' positions, so that the first part of one goes to the
-// first part of the other, unless they have different seeds. Each thread moves the entries of a
-// range of buckets, and writes to the same range of the other array only. The few entries that
-// belong elsewhere, near the ends of a range, are put aside and moved in the end.
+// first part of the other. If their seeds differ, one thread moves all entries. Otherwise each
+// thread moves the entries of a range of buckets, and writes to the same range of the other array
+// only. The few entries that belong elsewhere, near the ends of a range, are put aside and moved in
+// the end.
 #include <algorithm>
 #include <vector>
 

@@ -71,20 +71,21 @@ Status TableBase::Initialize() {
   return Status::Ok();
 }
 
-void TableBase::LockForFork(ForkLevel level) {
-  if (level == ForkLevel::kArena) return arena_.Lock();
+template <typename Do>
+void TableBase::ForEachLock(ForkLevel level, Do&& act) {
+  if (level == ForkLevel::kArena) return act(arena_.mutex());
   const bool demoting = level == ForkLevel::kDemoting;
   for (uint32_t s = 0; s < kShards && !(demoting && tiers_ == nullptr); ++s) {
-    (demoting ? tiers_->shard(s).demoting : shards_[s].mutex()).lock();
+    act(demoting ? tiers_->shard(s).demoting : shards_[s].mutex());
   }
 }
 
+void TableBase::LockForFork(ForkLevel level) {
+  ForEachLock(level, [](std::mutex& mutex) { mutex.lock(); });
+}
+
 void TableBase::UnlockForFork(ForkLevel level) {
-  if (level == ForkLevel::kArena) return arena_.Unlock();
-  const bool demoting = level == ForkLevel::kDemoting;
-  for (uint32_t s = 0; s < kShards && !(demoting && tiers_ == nullptr); ++s) {
-    (demoting ? tiers_->shard(s).demoting : shards_[s].mutex()).unlock();
-  }
+  ForEachLock(level, [](std::mutex& mutex) { mutex.unlock(); });
 }
 
 std::vector<SlotInfo> TableBase::slots() const {

@@ -89,7 +89,7 @@ class TableBase : public Table {
   TableStats stats() const override;
 
   // Buckets that inserts and growth have passed so far, because they were full: what collisions
-  // have cost.
+  // have cost. For tests.
   uint64_t index_steps() const;
 
   // Around fork(), called by fork.cc only: the locks of the table, in this order.
@@ -230,6 +230,8 @@ class TableBase : public Table {
   std::unique_ptr<Admission> admission_;  // Null: every key may enter.
 
  private:
+  template <typename Do>
+  void ForEachLock(ForkLevel level, Do&& act);
   // Prepares a row of a tiered table that was taken, or gives it back.
   Status StartRow(Shard* shard, uint32_t row) const;
   // Moves rows from the end of the arena into the gaps before. REQUIRES: all shard mutexes, and

@@ -120,7 +120,7 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   }
   // Not at the start of a call, as in other tables, but after so many keys of the shard: who is
   // near whom must not depend on how keys were split over threads.
-  if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0 || shard.IsContrived()) {
+  if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0 || shard.NeedsReseed()) {
     const uint64_t seed = shard.array()->seed;
     shard.Tidy();
     if (shard.array()->seed != seed) bounds_->ForgetShard(shard.number());

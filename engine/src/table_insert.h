@@ -38,10 +38,10 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
   std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op;
   const bool metadata = hot_op.context.metadata;
   uint64_t hashes[kBlockKeys];
-  uint32_t numbers[kBlockKeys];  // Of rows, or kNone.
-  uint32_t displaced[kBlockKeys];
+  uint32_t numbers[kBlockKeys];   // Of rows, or kNone.
+  uint32_t deferred[kBlockKeys];  // Places of keys that the second loop does not enter.
   size_t left = 0, away = 0;
-  ShardSet contrived = 0;  // Shards that have to be tidied before they take displaced keys.
+  ShardSet untidy = 0;  // Shards that take no displaced key before Tidy.
   // A shard with less room takes no more keys: of equal ones the first must not be left alone.
   uint64_t room = std::min(kBlockKeys, count);
 
@@ -84,24 +84,25 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
     const bool decided = !(state & Bucket::kOverflow) && (state & Bucket::kUsed) != Bucket::kUsed;
     if (numbers[r] == kNone || !decided || home->Match(words[i], state) != 0) [[unlikely]] {
       // Later duplicates also land here, which preserves batch order.
-      displaced[away++] = static_cast<uint32_t>(k);
+      deferred[away++] = static_cast<uint32_t>(k);
     } else {
       shard.InsertAt(array, home, state, words[i], numbers[r], data(i));
     }
   };
   const auto fetch_next = [&](size_t s) TFRA_INLINE {
-    const uint64_t hash = hashes[displaced[s] % kBlockKeys];
+    const uint64_t hash = hashes[deferred[s] % kBlockKeys];
     Bucket* const home = arrays[ShardOf(hash)].Home(hash);
     __builtin_prefetch(home + SearchPath::Offset(1), 1);
     __builtin_prefetch(home + SearchPath::Offset(2), 1);
   };
-  const auto enter_displaced = [&](size_t s) TFRA_INLINE {
-    const size_t i = keys[displaced[s]], r = displaced[s] % kBlockKeys;
+  const auto enter_deferred = [&](size_t s) TFRA_INLINE {
+    const size_t i = keys[deferred[s]], r = deferred[s] % kBlockKeys;
     Shard& shard = ShardFor(hashes[r]);
-    // Once it waits it waits for the whole call, so that of equal keys none overtakes another.
-    if (shard.IsContrived()) [[unlikely]]
-      contrived |= ShardSet{1} << shard.number();
-    const bool waits = contrived >> shard.number() & 1;
+    // Once a shard needs Tidy, its later displaced keys of this call wait too, so that equal keys
+    // keep their order.
+    if (shard.NeedsReseed()) [[unlikely]]
+      untidy |= ShardSet{1} << shard.number();
+    const bool waits = untidy >> shard.number() & 1;
     if (numbers[r] == kNone) {
       rest[left++] = static_cast<uint32_t>(i);
     } else if (waits || FindEntry(shard, words, i)) {
@@ -117,7 +118,7 @@ size_t TableOf<Keys>::FillAndEnter(const Words& words, const uint32_t* keys, siz
     if constexpr (kStreamed) StreamFence();
     away = 0;
     FetchAhead(kFindAhead, begin, end, locate, enter);
-    FetchAhead(kFindAhead, 0, away, fetch_next, enter_displaced);
+    FetchAhead(kFindAhead, 0, away, fetch_next, enter_deferred);
   }
   tally->inserts += count - left;
   return left;
@@ -210,7 +211,7 @@ template <typename Op>
   // Both were done before, unless other threads removed the key since or took the room.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys->Make(i, words.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(shard->Grow(shard->size() + 1));
-  if (shard->IsContrived()) [[unlikely]]
+  if (shard->NeedsReseed()) [[unlikely]]
     shard->Tidy();
   uint32_t number = 0;
   TFRA_RETURN_IF_ERROR(TakeRow(shard, &number));

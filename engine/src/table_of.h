@@ -335,9 +335,9 @@ class TableOf : public TableBase {
 
   // --- table_scan.cc
 
-  // Which rows of a shard are still to be exported: those of keys whose position, in the order of
-  // `seed`, is `begin` or more. `from`: the same in the order of the present array, which has
-  // another seed if `reordered`.
+  // What of a shard is still to be exported: keys whose position under `seed` is at least `begin`,
+  // and whose position in the current array is at least `from`. `reordered`: the current array has
+  // another seed.
   struct ExportRange {
     uint64_t from;
     uint64_t begin;

@@ -238,7 +238,8 @@ Status FindDuplicate(const KeyBatch& keys, size_t* duplicate) try {
   const Words words(keys);
   const size_t n = words.size();
   // Keys that are equal share a mark, so that only those that share one are compared: about one in
-  // 16. Marks are by the top bits of the hash, since tables write keys nearly in that order.
+  // 16. Marks are by the top bits of MixInt64: int64 keys of an export come nearly in that order,
+  // which makes access to the marks nearly sequential.
   const size_t marks = std::bit_ceil(16 * n + 64);
   const int shift = 64 - std::countr_zero(marks);
   std::vector<uint64_t> seen(marks / 64), shared(marks / 64);

@@ -35,7 +35,7 @@ size_t WaitingKeys::Find(uint64_t word, std::string_view bytes) {
   return place;
 }
 
-bool WaitingKeys::IsContrived() const {
+bool WaitingKeys::SearchesAreTooLong() const {
   // Three quarters full, a search for a missing key looks at 8.5 places.
   return recent_probes_ > 12 * recent_searches_ + 1024;
 }
@@ -44,7 +44,14 @@ uint32_t WaitingKeys::Add(uint64_t word, std::string_view bytes, uint32_t now, u
   if (size() >= places_.size() * 3 / 4) {
     Resize(std::max<size_t>(kMinPlaces, places_.size() * 3 / 2), seed_);
   }
-  if (IsContrived()) Resize(places_.size(), RandomSeed());
+  if (SearchesAreTooLong()) {
+    try {
+      Resize(places_.size(), RandomSeed());
+    } catch (const std::bad_alloc&) {
+      // Searches stay long, but right. Not again for the next key.
+      recent_searches_ = recent_probes_ = 0;
+    }
+  }
   const size_t place = Find(word, bytes);
   RowMetadata& seen = places_[place].seen;
   if (seen.count == 0) {
@@ -125,6 +132,7 @@ void WaitingKeys::Swap(WaitingKeys* other) {
   places_.swap(other->places_);
   keys_.swap(other->keys_);
   std::swap(seed_, other->seed_);
+  recent_searches_ = recent_probes_ = 0;
   std::swap(key_bytes_, other->key_bytes_);
   const uint64_t mine = size();
   NoteSize(other->size());

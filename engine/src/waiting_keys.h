@@ -60,7 +60,7 @@ class WaitingKeys {
   // The key's place, or the free one where it would go. REQUIRES: a free place.
   size_t Find(uint64_t word, std::string_view bytes);
   // Whether chance cannot be the reason for the length of the last searches.
-  bool IsContrived() const;
+  bool SearchesAreTooLong() const;
   size_t HomeOf(uint64_t word) const;
   // Empties a place, and moves those behind it up so that they are found.
   void RemoveAt(size_t place);

@@ -162,7 +162,7 @@ TEST(CraftedKeysThatLeaveCostNothingAfterwards) {
   std::lock_guard lock(shard.mutex());
   std::mt19937_64 random(1);
   const auto insert = [&](uint64_t word) {
-    if (shard.IsContrived()) shard.Tidy();  // As a table does.
+    if (shard.NeedsReseed()) shard.Tidy();  // As a table does.
     shard.Insert(word, word, 0);
   };
   for (int i = 0; i < 10'000; ++i) insert(random() >> kShardBits);

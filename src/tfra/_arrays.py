@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -299,7 +300,9 @@ def integer(
         return number
     expected = f"be between {least} and {most}"
     if most == 2**63 - 1:
-        expected = f"be {least} or more" if -(2**63) < least > number else "fit in 64 bits"
+        expected = (
+            f"be {least} or more" if number < least and least > -(2**63) else "fit in 64 bits"
+        )
     raise ValueError(f"`{what}` must {expected}. Received: {number}")
 
 
@@ -326,7 +329,10 @@ def real(
 
 def refuse_mask(values: Any, what: str) -> None:
     """Raises TypeError for a masked array: its mask would get lost."""
-    if isinstance(values, np.ma.MaskedArray):
+    # NumPy imports this module when it is first asked for. A process that forks meanwhile would leave
+    # its lock locked in the child; and where it is not imported there are no masked arrays.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(values, masked):
         raise TypeError(
             f"`{what}` must be an array without a mask. Received: a masked array. Leave masked "
             f"entries out with {what}.compressed(), or give them a value with {what}.filled(value)."

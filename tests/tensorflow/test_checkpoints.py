@@ -315,3 +315,15 @@ def test_an_asynchronous_checkpoint_is_of_one_moment(shards: int, path: str) -> 
         assert int(read_count) == number
         expected = {key: float(key) for key in range(100 * number)}
         assert content(read) == content(read_table) == expected
+
+
+def test_rows_of_several_tables_are_restored_in_the_order_of_hashes() -> None:
+    """Rows come in the order of an export, which must not look like keys chosen to collide."""
+    saved = de.get_variable("in_order", dim=2, devices=["/CPU:0"] * 3)
+    keys = tf.range(200_000, dtype=tf.int64)
+    saved.upsert(keys, tf.ones([200_000, 2]))
+    content = saved.content()
+    restored = de.get_variable("in_order_again", dim=2, devices=["/CPU:0"] * 2)
+    restored.restore(content)
+    assert int(restored.size()) == 200_000
+    assert [table.stats().reseeds for table in restored.tables] == [0, 0]

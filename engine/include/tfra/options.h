@@ -13,7 +13,7 @@ namespace tfra {
 // The largest sizes. A call that is given a larger one returns kInvalidArgument and allocates
 // nothing.
 inline constexpr int64_t kMaxDim = int64_t{1} << 24;
-// More rows than row numbers can tell apart, with room for sums.
+// Row numbers have 32 bits. Some stay unused, so that sums of a few row counts do not overflow.
 inline constexpr int64_t kMaxKeys = (int64_t{1} << 32) - (int64_t{1} << 20);
 inline constexpr int64_t kMaxFilterKeys = int64_t{1} << 40;  // AdmissionSpec::filter_keys.
 inline constexpr uint32_t kMaxFilterCount = UINT16_MAX;      // min_count of a Bloom filter.
@@ -148,6 +148,8 @@ struct AdmissionSpec {
   // kProbability: each time it is seen, it enters with this probability.
   double probability = 1.0;
   uint64_t seed = 0;
+
+  bool operator==(const AdmissionSpec&) const = default;
 };
 
 struct TableOptions {

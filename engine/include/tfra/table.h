@@ -294,11 +294,11 @@ class Table {
   virtual Status Clear() = 0;
   virtual uint64_t size() const = 0;
 
-  // Fills `batch` with about `max_rows` rows from the cursor on (not much more: rows that start in
-  // one bucket stay together, and so does the rest of a sixteenth of the hashes that took a new
-  // order since the call before) and moves the cursor. A key that is in the table from the first
-  // call to the last is exported exactly once, whatever other threads do meanwhile; one that leaves
-  // and comes back may be exported twice.
+  // Fills `batch` with about `max_rows` rows from the cursor on (a little more, since rows of one
+  // bucket stay together; if a sixteenth of the hashes was reseeded since the last call, the rest
+  // of it comes in one batch) and moves the cursor. A key that is in the table from the first call
+  // to the last is exported exactly once, whatever other threads do meanwhile; one that leaves and
+  // comes back may be exported twice.
   virtual Status Export(size_t max_rows, ExportCursor* cursor, ExportBatch* batch) = 0;
 
   // The whole table in one batch.

@@ -35,8 +35,8 @@ struct TableStats : TableCounters {
   uint64_t index_bytes = 0;  // With scores and remembered counts.
   uint64_t row_bytes = 0;
   uint64_t string_bytes = 0;
-  // How often a part of the index took a random order, because searches in it were longer than
-  // chance makes them: somebody chose keys that collide, or keys came in the order of their hashes.
+  // How often a shard of the index was rebuilt with a random seed, because searches were too long:
+  // keys chosen to collide, or keys inserted in the order in which an export returns them.
   uint64_t reseeds = 0;
   uint64_t waiting = 0;          // Keys that were seen and may enter later, where these are known.
   uint64_t admission_bytes = 0;  // Memory of what is known of keys that have not entered.

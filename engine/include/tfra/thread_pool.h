@@ -29,7 +29,8 @@ class Stopped : public std::exception {};
 // ParallelFor inside of a task is not stopped. Only for calls that change nothing.
 class StopScope {
  public:
-  // `stop` must live longer than this. Null ends the scope around this one, for a while.
+  // `stop` must live longer than this. Null: ParallelFor is not stopped while this object lives,
+  // even inside another StopScope.
   explicit StopScope(const std::function<bool()>* stop);
   ~StopScope();
   StopScope(const StopScope&) = delete;

@@ -45,7 +45,8 @@ class UniqueKeys {
 };
 
 // duplicate: the number of the first key that equals one before it, or keys.size if all differ.
-// Takes up to 8 bytes of memory for each key, and 8 more for each string.
+// Takes up to 8 bytes of memory for each key, 16 for each string; about five times that if most
+// keys are equal, or were chosen to collide.
 Status FindDuplicate(const KeyBatch& keys, size_t* duplicate);
 
 }  // namespace tfra

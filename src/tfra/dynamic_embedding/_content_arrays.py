@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from typing import IO, Any
 
@@ -83,7 +84,8 @@ def check(content: Content, name: str, dim: int) -> None:
 class NpzArrays:
     """The arrays of a zip that NumPy wrote; of `to_content`, and of `to_arrays`.
 
-    Takes no more memory than the arrays have bytes in the file, and unpickles nothing.
+    Takes no more memory than the arrays really have bytes, whatever their headers say, and unpickles
+    nothing.
 
     Args:
         file: The file, open for reading.
@@ -129,10 +131,7 @@ class NpzArrays:
                 raise ValueError(f"expected numbers, received {dtype} of shape {shape}")
             data = stream.read()  # Grows with what is there, whatever the header says.
         array = np.frombuffer(data, dtype)
-        count = 1
-        for length in shape:
-            count *= length
-        if count != array.size:
+        if math.prod(shape) != array.size:
             raise ValueError(f"expected {count} numbers, received {array.size}")
         return array.reshape(shape, order="F" if fortran_order else "C")
 
