@@ -27,7 +27,7 @@ struct alignas(64) Bucket {
   static constexpr uint32_t kUsed = (1u << kBucketEntries) - 1;
   // How many keys that passed this bucket, because it was full, live further on. At its maximum the
   // count is lost and stays until the index is rebuilt, which costs time but finds every key. Only
-  // keys made to collide get there: see Displacement::lost_count.
+  // keys made to collide get there: see Displacement::crowded.
   static constexpr uint32_t kOverflowOne = 1u << 5;
   static constexpr uint32_t kOverflow = 127u << 5;
   static constexpr uint32_t kLocked = 1u << 12;
@@ -38,6 +38,10 @@ struct alignas(64) Bucket {
   static constexpr uint32_t kVersionOne = 1u << 14;
 
   static constexpr bool LostCount(uint32_t state) { return (state & kOverflow) == kOverflow; }
+  // Chance sends some forty keys past a bucket at most.
+  static constexpr bool IsCrowded(uint32_t state) {
+    return (state & kOverflow) >= 64 * kOverflowOne;
+  }
   // The state when one more key has gone on.
   static constexpr uint32_t WithPasser(uint32_t state) {
     return LostCount(state) ? state : state + kOverflowOne;

@@ -76,7 +76,7 @@ Shard::Entry Shard::Place(const BucketArray& array, uint64_t word, uint64_t hash
       return {bucket, i};
     }
     const uint32_t passed = Bucket::WithPasser(state);
-    displaced->lost_count |= Bucket::LostCount(passed);
+    displaced->crowded |= Bucket::IsCrowded(passed);
     bucket->EndWrite(passed);
   } while (path.Advance());
   return {};
@@ -118,11 +118,10 @@ void Shard::Clear(const std::function<void(uint32_t row)>& drop) {
 }
 
 void Shard::Reorder() {
-  const bool contrived = NeedsReseed();
+  const bool reseed = NeedsReseed();
   // Where there is no memory for it, searches are longer, but right.
-  bool done = Replace(bucket_count(), array()->seed).ok();
-  if (!contrived || (done && !NeedsReseed())) return;
-  done = Replace(bucket_count(), RandomSeed()).ok();
+  const bool done = Replace(bucket_count(), reseed ? RandomSeed() : array()->seed).ok();
+  if (!reseed) return;
   if (done) reseeds_.fetch_add(1, std::memory_order_relaxed);
   // Not again for each of the next keys, should the memory, or strings of one hash, be the reason.
   reseed_size_ = 2 * size();

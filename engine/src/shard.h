@@ -178,9 +178,9 @@ class SearchPath {
 
 // How far the keys of an index are from their homes, in steps of their search paths.
 struct Displacement {
-  uint64_t keys = 0;        // That are not in their homes.
-  uint64_t steps = 0;       // Of all keys together.
-  bool lost_count = false;  // A bucket was passed by more keys than it counts.
+  uint64_t keys = 0;     // That are not in their homes.
+  uint64_t steps = 0;    // Of all keys together.
+  bool crowded = false;  // A bucket was passed by more keys than chance sends there.
 
   void Add(uint64_t key_steps) {
     keys += key_steps > 0;
@@ -189,7 +189,7 @@ struct Displacement {
   void Add(const Displacement& other) {
     keys += other.keys;
     steps += other.steps;
-    lost_count |= other.lost_count;
+    crowded |= other.crowded;
   }
   void Remove(uint64_t key_steps) {
     keys -= key_steps > 0;
@@ -198,7 +198,7 @@ struct Displacement {
   // Whether chance cannot be the reason, in an index of `size` keys that is at most as full as
   // IndexShape allows: somebody chose keys whose hashes collide. By chance a key is 0.1 to 0.4
   // steps away, at most 0.9 where keys come and go; a few keys in few buckets, more.
-  bool TooFar(uint64_t size) const { return lost_count || steps > 2 * size + 256; }
+  bool TooFar(uint64_t size) const { return crowded || steps > 2 * size + 256; }
 };
 
 class Shard {
@@ -315,9 +315,9 @@ class Shard {
   // that has gone too far. Called between writes, it keeps searches short at little cost.
   //
   // Hashes are public functions, so anybody can choose keys that all start their search in one
-  // bucket. An index whose searches are longer than chance makes them, even in good order, takes a
-  // random seed: its keys are then in an order that nobody can foresee. Other shards, and tables
-  // whose keys nobody chose, keep the order of the hashes.
+  // bucket. An index whose searches are longer than chance makes them takes a random seed: its keys
+  // are then in an order that nobody can foresee. Other shards, and tables whose keys nobody chose,
+  // keep the order of the hashes.
   void Tidy() {
     if (NeedsTidying()) [[unlikely]]
       Reorder();
@@ -346,9 +346,11 @@ class Shard {
   }
   uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
   bool NeedsTidying() const {
-    // In order, and as full as it gets, one key in seven is displaced.
-    return displaced_.keys > std::max(16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2) ||
-           NeedsReseed();
+    // In order, and as full as it gets, one key in seven is displaced. And a rebuild takes time for
+    // every bucket, also of an index that has few keys.
+    const uint64_t tolerated =
+        std::max({16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2, bucket_count() / 16});
+    return displaced_.keys > tolerated || NeedsReseed();
   }
   void Reorder();
   // Moves the entries to an array of `count` buckets.

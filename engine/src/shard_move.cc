@@ -52,7 +52,7 @@ struct Range {
     for (uint64_t passed = 0; passed < step; ++passed) {
       std::atomic<uint32_t>& full = array.buckets[home + SearchPath::Offset(passed)].state;
       const uint32_t counted = Bucket::WithPasser(full.load(std::memory_order_relaxed));
-      range->displaced.lost_count |= Bucket::LostCount(counted);
+      range->displaced.crowded |= Bucket::IsCrowded(counted);
       full.store(counted, std::memory_order_relaxed);
     }
     range->displaced.Add(step);

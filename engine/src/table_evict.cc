@@ -123,6 +123,10 @@ Status TableOf<Keys>::InsertScored(size_t i, uint64_t score, uint32_t seen,
   if (bounds_->CountInsert(ShardOf(hash)) % kKeysPerLock == 0 || shard.NeedsReseed()) {
     const uint64_t seed = shard.array()->seed;
     shard.Tidy();
+    // An eviction of an exact table looks at all buckets. Its keys may have come shard by shard.
+    if (bounds_->exact() && shard.size() < shard.limit() / 4) {
+      (void)shard.Rebuild(shard.size()).ok();
+    }
     if (shard.array()->seed != seed) bounds_->ForgetShard(shard.number());
   }
   uint32_t number = 0;

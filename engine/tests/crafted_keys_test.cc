@@ -183,6 +183,53 @@ TEST(CraftedKeysThatLeaveCostNothingAfterwards) {
   CHECK(most <= 64);
 }
 
+// A large index with few keys is not rebuilt, bucket by bucket, for each few keys that collide.
+TEST(CraftedKeysOfASparseIndexCostLittle) {
+  RowArena arena(128);
+  Shard shard;
+  CHECK_OK(shard.Create(0, true, &arena, 300'000));
+  std::lock_guard lock(shard.mutex());
+  uint64_t keys = 0, buckets_rebuilt = 0;
+  const BucketArray* array = shard.array();
+  for (uint64_t home = 0; home < 4000; ++home) {
+    const uint64_t first = shard.array()->FirstPosition(home * 16);
+    for (uint64_t i = 0; i < 7; ++i, ++keys) shard.Insert(first + i, first + i, 0);
+    shard.Tidy();  // As a table does before each call.
+    if (shard.array() == array) continue;
+    array = shard.array();
+    buckets_rebuilt += array->count;
+  }
+  std::printf("  %.1f buckets rebuilt for each key\n",
+              static_cast<double>(buckets_rebuilt) / static_cast<double>(keys));
+  CHECK(buckets_rebuilt <= 16 * keys);
+}
+
+// Keys that come shard by shard make each shard of a small table as large as the whole. An
+// eviction, which looks at all buckets, must not stay that expensive.
+TEST(ExactTablesShrinkShardsThatWereFull) {
+  constexpr int64_t kCapacity = 1024;
+  std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLru, kCapacity));
+  const uint64_t fresh_bytes = table->stats().index_bytes;
+  for (uint64_t shard = 0; shard < kShards; ++shard) {
+    AssignNumbers(
+        *table,
+        TestKeys(KeyType::kInt64, KeysOf(kCapacity,
+                                         [&](uint64_t i) {
+                                           return UnmixInt64(shard << (64 - kShardBits) |
+                                                             MixInt64(i + 1) >> kShardBits);
+                                         })),
+        One);
+  }
+  const uint64_t full_bytes = table->stats().index_bytes;
+  std::mt19937_64 random(1);
+  for (int batch = 0; batch < 100; ++batch) {
+    AssignNumbers(*table,
+                  TestKeys(KeyType::kInt64, KeysOf(1000, [&](uint64_t) { return random(); })), One);
+  }
+  CHECK(full_bytes > 4 * fresh_bytes);
+  CHECK(table->stats().index_bytes < full_bytes / 2);
+}
+
 // The order of a shard changes while an export is under way.
 TEST(ExportsGoOnWhenAShardTakesANewSeed) {
   for (KeyType key_type : kKeyTypes) {

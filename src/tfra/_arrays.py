@@ -300,9 +300,8 @@ def integer(
         return number
     expected = f"be between {least} and {most}"
     if most == 2**63 - 1:
-        expected = (
-            f"be {least} or more" if number < least and least > -(2**63) else "fit in 64 bits"
-        )
+        too_small = number < least and least > -(2**63)
+        expected = f"be {least} or more" if too_small else "fit in 64 bits"
     raise ValueError(f"`{what}` must {expected}. Received: {number}")
 
 
@@ -329,10 +328,13 @@ def real(
 
 def refuse_mask(values: Any, what: str) -> None:
     """Raises TypeError for a masked array: its mask would get lost."""
-    # NumPy imports this module when it is first asked for. A process that forks meanwhile would leave
-    # its lock locked in the child; and where it is not imported there are no masked arrays.
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
-    if isinstance(values, masked):
+    # NumPy imports this module when it is first asked for. A fork meanwhile leaves its
+    # lock locked in the child. And where it is not imported there are no masked arrays.
+    if "numpy.ma" not in sys.modules:
+        return
+    masked = getattr(sys.modules["numpy.ma"], "MaskedArray", ())
+    parts = values if isinstance(values, (list, tuple)) else ()
+    if isinstance(values, masked) or any(isinstance(part, masked) for part in parts):
         raise TypeError(
             f"`{what}` must be an array without a mask. Received: a masked array. Leave masked "
             f"entries out with {what}.compressed(), or give them a value with {what}.filled(value)."

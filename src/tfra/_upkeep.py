@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,12 @@ class TableUpkeep:
 
         Raises:
             TypeError: If an array is of a wrong dtype.
-            ValueError: If the state is that of another admission rule.
+            ValueError: If the state is that of another admission rule, or lacks an array.
         """
+        names = ("keys", "seen", "filter")
+        if not isinstance(state, Mapping) or not all(name in state for name in names):
+            received = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(f"`state` must be a dict of {names}. Received: {received}")
         flat, shape = arrays.flat_keys(state["keys"], self._key_dtype)
         seen = arrays.typed_array(state["seen"], (np.dtype(np.uint32),), (*shape, 2), "seen")
         size = (np.size(state["filter"]),)

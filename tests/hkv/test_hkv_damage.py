@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 from pathlib import Path
@@ -177,26 +176,15 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_compressions(compression: int, tmp_path: Path) -> None:
-    """Whole, they are read; damaged, they raise errors of their own kinds."""
+def test_compressed_arrays_are_refused(compression: int, tmp_path: Path) -> None:
+    """A file of a few bytes could hold any number of them."""
     loading = Loading(KINDS[0], tmp_path)
     with zipfile.ZipFile(loading.path) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", compression) as archive:
+    with zipfile.ZipFile(loading.path, "w", compression) as archive:
         for filename, data in members.items():
             archive.writestr(filename, data)
-        start = archive.getinfo("keys.npy").header_offset + 30 + len("keys.npy")
-        end = start + archive.getinfo("keys.npy").compress_size
-    whole = bytearray(file.getvalue())
-    loading.path.write_bytes(whole)
-    loading.table.load(tmp_path)
-    loading.reset()
-    for place in range(start, end, 5):
-        damaged = bytearray(whole)
-        damaged[place : place + 3] = b"\xff\xff\xff"
-        loading.path.write_bytes(damaged)
-        loading.right_or_refused(f"byte {place}")
+    loading.must_refuse("compressed")
 
 
 def test_damaged_containers(tmp_path: Path) -> None:

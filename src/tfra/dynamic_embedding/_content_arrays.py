@@ -6,6 +6,7 @@ import math
 import zipfile
 from typing import IO, Any
 
+import h5py  # Comes with Keras.
 import numpy as np
 
 from tfra._tf import tf
@@ -84,8 +85,8 @@ def check(content: Content, name: str, dim: int) -> None:
 class NpzArrays:
     """The arrays of a zip that NumPy wrote; of `to_content`, and of `to_arrays`.
 
-    Takes no more memory than the arrays really have bytes, whatever their headers say, and unpickles
-    nothing.
+    Takes no more memory than the arrays have bytes in the file, and unpickles nothing. Compressed
+    arrays are refused.
 
     Args:
         file: The file, open for reading.
@@ -118,6 +119,8 @@ class NpzArrays:
             raise self._error(f"`{name}`: {type(error).__name__}: {error}") from error
 
     def _read(self, member: str) -> _Array:
+        if self._archive.getinfo(member).compress_type != zipfile.ZIP_STORED:
+            raise ValueError("expected an array that is not compressed")  # It could be of any size.
         with self._archive.open(member) as stream:
             version = np.lib.format.read_magic(stream)
             headers = {
@@ -132,7 +135,7 @@ class NpzArrays:
             data = stream.read()  # Grows with what is there, whatever the header says.
         array = np.frombuffer(data, dtype)
         if math.prod(shape) != array.size:
-            raise ValueError(f"expected {count} numbers, received {array.size}")
+            raise ValueError(f"expected {math.prod(shape)} numbers, received {array.size}")
         return array.reshape(shape, order="F" if fortran_order else "C")
 
     def _error(self, received: str) -> ValueError:
@@ -147,7 +150,11 @@ def _array(store: Any, name: str) -> _Array:
     if name not in store:
         raise ValueError(f"`{name}`: expected an array of this name, received a file without it")
     try:
-        return np.asarray(store[name])
+        array = store[name]
+        # An HDF5 file need not hold the numbers of an array: a few bytes can claim gigabytes.
+        if isinstance(array, h5py.Dataset) and array.id.get_storage_size() < array.nbytes:
+            raise ValueError(f"{array.nbytes} bytes of which the file does not have all")
+        return np.asarray(array)
     except Exception as error:  # Whatever the library of the file raises.
         raise ValueError(f"`{name}`: expected an array, received {error}") from error
 
