@@ -82,6 +82,19 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
   flush();
 }
 
+// Throws unless one content fits all tables. No table is in use afterwards: a change of its rule
+// waits until nobody uses it.
+void RequireTablesAlike(const OpContext& context, int tables) {
+  const TableUse first = UseTable(context, 0, "tables");
+  for (int i = 1; i < tables; ++i) {
+    const TableUse table = UseTable(context, i, "tables");
+    RequireAlike(first, table, true, true);
+    if (!(table->options().admission == first->options().admission)) {
+      InvalidArgument("expected `tables` of one rule of admission, received others");
+    }
+  }
+}
+
 // The number of the table that each key belongs to; null if there is one table only. Throws, naming
 // the input, unless there is a number for each key.
 const int32_t* PartsOf(const Tensor& parts, const char* name, const Keys& keys,
@@ -176,15 +189,8 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
                       " tables, received " + std::to_string(split.first_part) + " and " +
                       std::to_string(split.part_count));
     }
-    const TableUse first = UseTable(context, 0, "tables");
-    for (int i = 1; i < tables; ++i) {
-      const TableUse table = UseTable(context, i, "tables");
-      RequireAlike(first, table, true, true);
-      if (!(table->options().admission == first->options().admission)) {
-        InvalidArgument("expected `tables` of one rule of admission, received others");
-      }
-    }
-    const Content content(context, tables, first);
+    RequireTablesAlike(context, tables);
+    const Content content(context, tables, UseTable(context, 0, "tables"));
     const Tensor row_parts = context.Input(tables + Content::kInputs);
     const Tensor waiting_parts = context.Input(tables + Content::kInputs + 1);
     const int32_t* part_of = PartsOf(row_parts, "parts", content.keys(), split);
@@ -200,7 +206,7 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
                                     static_cast<uint32_t>(split.part_count)));
     };
     // The tables are alike, and a state that does not fit the first one's rule changes nothing.
-    restore_admission(first, 0);
+    restore_admission(UseTable(context, 0, "tables"), 0);
     // Everything is checked: now rows may change.
     for (int i = 0; i < tables; ++i) {
       // What was trained goes on with its slots, before an optimizer is known here too.
