@@ -49,7 +49,11 @@ void SnapshotAdmission(void*, TF_OpKernelContext* op) {
     AdmissionState all;
     TF_DataType key_dtype = TF_INT64;
     for (int i = 0; i < context.inputs(); ++i) {
-      const TableUse table = UseTable(context, i);
+      const TableUse table = UseTable(context, i, "tables");
+      if (i > 0 && table.named().key_dtype != key_dtype) {
+        InvalidArgument(std::string("expected `tables` with keys of one type, received ") +
+                        NameOf(key_dtype) + " and " + NameOf(table.named().key_dtype));
+      }
       key_dtype = table.named().key_dtype;
       AdmissionState state;
       Check(table->ExportAdmission(&state));

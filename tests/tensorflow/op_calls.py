@@ -102,7 +102,7 @@ CALLS: dict[str, Call] = {
          "parts": scalar([0, 1, 0], np.int32), "waiting_parts": scalar([1, 0, 0], np.int32)},
         {"first_part": 0, "part_count": 2},
         # Tables without scores and epochs save none.
-        may_be_empty=("scores", "epoch")),
+        free=("waiting_filter",), may_be_empty=("scores", "epoch")),
     "TfraAccumulate": Call({"keys": KEYS, "values_or_deltas": ROWS, "exists": MASK,
                             "scores": [SCORES]}),
     "TfraRemove": keys_only(),
@@ -222,7 +222,7 @@ def wrong_shapes(right: Array) -> Iterator[Array]:
     yield np.stack([right, right])
     if right.ndim == 0:
         return
-    yield right.reshape(-1)[0] if right.size else np.zeros((), right.dtype)
+    yield np.array(right.reshape(-1)[0] if right.size else 0, right.dtype)
     yield right[:-1]
     yield np.concatenate([right, right[:1]])
     if right.ndim > 1:
@@ -264,9 +264,10 @@ def problem_of(op: str, name: str, do: Callable[[], Any]) -> str | None:
         if "Empty resource handle" in str(error):  # TensorFlow's own check.
             return None
         named = re.findall(r"`(\w+)`", str(error))
-        # Others have to agree with the keys and with the splits: they may be named as well.
+        # Others have to agree with these: they may be named as well.
+        leading = ("keys", "row_splits", "rows", "rule", "waiting_keys", "sum_keys")
         others = [argument.name for argument in definition(op).input_arg]
-        expected = others if name in ("keys", "row_splits", "rows") else [name]
+        expected = others if name in leading else [name]
         if any(one in expected for one in named):
             return None
         return f"{op}: wrong `{name}` is not named: {error}"

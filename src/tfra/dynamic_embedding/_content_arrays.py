@@ -76,9 +76,10 @@ def check(content: Content, name: str, dim: int) -> None:
     """Raises ValueError unless the rows have this length."""
     shape = content["values"].shape
     if shape.rank != 2 or shape[1] != dim:
+        found = f"length {shape[1]}" if shape.rank == 2 else f"shape {shape[1:]}"
         raise ValueError(
-            f"Layer {name!r} has rows of length {dim}. Received a file with rows of shape "
-            f"{shape[1:]}. Make the layer with the length that was saved."
+            f"Layer {name!r} has rows of length {dim}. Received a file with rows of {found}. Make "
+            "the layer with the length that was saved."
         )
 
 
