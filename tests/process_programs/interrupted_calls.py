@@ -1,6 +1,6 @@
 """Calls that are interrupted by Ctrl-C while they run.
 
-Usage: interrupted_calls.py CALL. Ends with 0 if the call did what docs/concepts.md says.
+Usage: interrupted_calls.py CALL. Ends with 0 if the call did what docs/faq.md says.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 import tfra
+
+# A shell ignores SIGINT for programs that it starts in the background, and so would Python.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TRIES = 5  # The signal may come late on a busy machine.
 
