@@ -322,8 +322,7 @@ class Shard {
     if (NeedsTidying()) [[unlikely]]
       Reorder();
   }
-  // Whether the next insert should wait for Tidy: searches have become longer than chance makes
-  // them.
+  // Whether Tidy would take a random seed. Inserts of displaced keys then wait for it.
   bool NeedsReseed() const { return displaced_.TooFar(size()) && size() >= reseed_size_; }
   // How often the index took a new seed.
   uint64_t reseeds() const { return reseeds_.load(std::memory_order_relaxed); }
@@ -346,8 +345,8 @@ class Shard {
   }
   uint64_t HashOf(uint64_t word) const { return words_are_hashes_ ? word : MixInt64(word); }
   bool NeedsTidying() const {
-    // In order, and as full as it gets, one key in seven is displaced. And a rebuild takes time for
-    // every bucket, also of an index that has few keys.
+    // In the best order, one key in seven is displaced when the index is full. A rebuild visits
+    // every bucket, so an index with many buckets and few keys tolerates more.
     const uint64_t tolerated =
         std::max({16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2, bucket_count() / 16});
     return displaced_.keys > tolerated || NeedsReseed();

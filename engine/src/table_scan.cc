@@ -34,7 +34,8 @@ Status TableOf<Keys>::Export(size_t max_rows, ExportCursor* cursor, ExportBatch*
     const Shard& shard = shards_[s];
     const BucketArray* array = shard.array();
     if (range.from == ShardStart(s)) range.seed = array->seed;
-    // Where the rows of a shard begin that took a new seed: they are exported as a whole.
+    // Rows of a shard that took a new seed come in one batch. They begin here in `batch` and
+    // `slow`, so that they can be taken out again if the seed changes once more.
     size_t reordered = batch->size, reordered_slow = slow.size();
     const auto reorder = [&] {
       if (range.reordered) {
