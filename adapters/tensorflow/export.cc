@@ -278,7 +278,7 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
     for (int i = 0; i < context.inputs(); ++i) {
-      TableUse(FindTable(context, i, "tables"), rule);
+      UseTable(context, i, "tables").TakeRule(rule);
     }
   }
 }

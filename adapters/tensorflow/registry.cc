@@ -4,8 +4,7 @@
 
 namespace tfra::tf {
 
-TableUse::TableUse(std::shared_ptr<NamedTable> named, const RuleSpec& rule)
-    : TableUse(std::move(named)) {
+void TableUse::TakeRule(const RuleSpec& rule) {
   const auto fits = [&] {
     return named_->table->options().rule == rule && !named_->slots_start_anew;
   };

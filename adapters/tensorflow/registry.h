@@ -61,8 +61,10 @@ class TableUse {
  public:
   explicit TableUse(std::shared_ptr<NamedTable> named)
       : named_(std::move(named)), lock_(named_->mutex) {}
-  // Of a table with that rule: one that has another gets the slots of this one first.
-  TableUse(std::shared_ptr<NamedTable> named, const RuleSpec& rule);
+
+  // Gives the table the slots of this rule, if it has those of another one. Other ops may use the
+  // table meanwhile. Whatever else the call brings has to be checked before.
+  void TakeRule(const RuleSpec& rule);
 
   const NamedTable& named() const { return *named_; }
   Table& operator*() const { return *named_->table; }

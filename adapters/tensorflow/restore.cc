@@ -209,10 +209,9 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
     restore_admission(UseTable(context, 0, "tables"), 0);
     // Everything is checked: now rows may change.
     for (int i = 0; i < tables; ++i) {
+      TableUse table = UseTable(context, i, "tables");
       // What was trained goes on with its slots, before an optimizer is known here too.
-      const TableUse table = content.rule()
-                                 ? TableUse(FindTable(context, i, "tables"), *content.rule())
-                                 : UseTable(context, i, "tables");
+      if (content.rule()) table.TakeRule(*content.rule());
       RestoreRows(table, content, part_of, static_cast<int32_t>(split.first_part) + i);
       restore_admission(table, i);  // After the rows, which clear it.
     }

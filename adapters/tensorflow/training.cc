@@ -25,8 +25,12 @@ struct ClaimKernel {
   Keeps keeps = Keeps::kNothing;
 };
 
-TableUse UseWithRule(const OpContext& context, const void* kernel) {
-  return TableUse(FindTable(context, 0), static_cast<const RuleKernel*>(kernel)->rule);
+// Elements of all slots that one row of the table has with a rule. Throws unless the table can have
+// that rule.
+int64_t SlotElements(const TableUse& table, const RuleSpec& rule) {
+  size_t elements = 0;
+  Check(CheckRule(rule, table->options().value_type, table->options().dim, &elements));
+  return static_cast<int64_t>(elements);
 }
 
 // Of a table that must have the slots of an optimizer: it is only looked at.
@@ -159,11 +163,13 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     UpdateParams params = step.params;
     params.learning_rate = context.InputScalar<double>(3, "learning_rate");
     params.step = context.InputScalar<int64_t>(4, "step");
-    const TableUse table = UseWithRule(context, kernel);
+    TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
     RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
     const KeyScores scores(context, 5, table, keys);
+    Check(CheckStep(step.rule, params, table->options().value_type, ValueTypeOf(gradients.type())));
+    table.TakeRule(step.rule);
     Check(table->ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
                                 params, scores.get(), step.new_keys));
     table.CountStep();
@@ -173,14 +179,15 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
 template <bool kPeek>
 void LookupRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const TableUse table = kPeek ? UseOfOptimizer(context, kernel) : UseWithRule(context, kernel);
+    const RuleSpec& rule = static_cast<const RuleKernel*>(kernel)->rule;
+    TableUse table = kPeek ? UseOfOptimizer(context, kernel) : UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     Values(table.named(), context.Input(2), "like_row").RequireOneRow();
     const ValueType type = table->options().value_type;
-    const auto slot_elements = static_cast<int64_t>(table->slot_elements());
     const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->options().dim));
-    const Tensor slots =
-        context.Output(1, DataTypeOf(ComputeType(type)), RowDims(keys, slot_elements));
+    const Tensor slots = context.Output(1, DataTypeOf(ComputeType(type)),
+                                        RowDims(keys, SlotElements(table, rule)));
+    if (!kPeek) table.TakeRule(rule);
     Check(table->LookupRows(keys.batch(), values.data<void>(), slots.data<void>()));
   });
 }
@@ -191,15 +198,17 @@ template void LookupRows<true>(void*, TF_OpKernelContext*);
 template <bool kAdd>
 void WriteRows(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    const TableUse table = UseWithRule(context, kernel);
+    const RuleSpec& rule = static_cast<const RuleKernel*>(kernel)->rule;
+    TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
     RequireType(slots.type(), DataTypeOf(ComputeType(table->options().value_type)), "slots");
-    RequireShape(slots, RowDims(keys, static_cast<int64_t>(table->slot_elements())), "slots");
+    RequireShape(slots, RowDims(keys, SlotElements(table, rule)), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     const KeyScores scores(context, 4, table, keys);
+    table.TakeRule(rule);
     if constexpr (kAdd) {
       Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), scores.get(),
                              new_keys));

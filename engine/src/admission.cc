@@ -15,7 +15,8 @@ namespace {
 
 Status OtherRule(const char* expected) {
   return Status::InvalidArgument(std::string("expected the state of admission by ") + expected +
-                                 ", received that of another rule");
+                                 ", received that of another rule, or one that an earlier "
+                                 "version made of string keys");
 }
 
 // What the states of filters begin with, to tell them apart.
@@ -225,8 +226,10 @@ class BloomAdmission final : public Admission {
 
  private:
   StateHeader header() const {
-    return {static_cast<uint32_t>(AdmissionKind::kBloomFilter), shape_.bits << 16 | shape_.hashes,
-            bytes()};
+    // The hash of string keys is not that of the first versions, whose filters had 0 here.
+    const uint32_t hash = words_are_hashes_ ? 1 : 0;
+    return {static_cast<uint32_t>(AdmissionKind::kBloomFilter),
+            hash << 24 | shape_.bits << 16 | shape_.hashes, bytes()};
   }
 
   uint32_t Get(const std::byte* filter, uint64_t i) const {

@@ -89,18 +89,8 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                                      ValueType gradient_type, const UpdateParams& params,
                                      const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (options_.rule.kind == RuleKind::kNone || options_.rule.kind == RuleKind::kCustom) {
-    return Status::InvalidArgument(
-        "applying gradients needs a table with an update rule of the engine, received one " +
-        std::string(options_.rule.kind == RuleKind::kNone ? "without" : "with a rule of its own"));
-  }
-  TFRA_RETURN_IF_ERROR(ValidateParams(options_.rule, params));
+  TFRA_RETURN_IF_ERROR(CheckStep(options_.rule, params, options_.value_type, gradient_type));
   const ValueType compute = ComputeType(options_.value_type);
-  if (gradient_type != options_.value_type && gradient_type != compute) {
-    return Status::WrongType(std::string("expected gradients of type ") +
-                             NameOf(options_.value_type) + " or " + NameOf(compute) +
-                             ", received " + NameOf(gradient_type));
-  }
   const size_t dim = static_cast<size_t>(options_.dim);
   Words words;
   KeyParts parts = KeyParts::Split<Keys>(keys, &words);

@@ -357,6 +357,21 @@ Status ValidateParams(const RuleSpec& rule, const UpdateParams& params) {
   return Status::Ok();
 }
 
+Status CheckStep(const RuleSpec& rule, const UpdateParams& params, ValueType value_type,
+                 ValueType gradient_type) {
+  if (rule.kind == RuleKind::kNone || rule.kind == RuleKind::kCustom) {
+    return Status::InvalidArgument(
+        "applying gradients needs a table with an update rule of the engine, received one " +
+        std::string(rule.kind == RuleKind::kNone ? "without" : "with a rule of its own"));
+  }
+  TFRA_RETURN_IF_ERROR(ValidateRule(rule, value_type));
+  TFRA_RETURN_IF_ERROR(ValidateParams(rule, params));
+  const ValueType compute = ComputeType(value_type);
+  if (gradient_type == value_type || gradient_type == compute) return Status::Ok();
+  return Status::WrongType(std::string("expected gradients of type ") + NameOf(value_type) +
+                           " or " + NameOf(compute) + ", received " + NameOf(gradient_type));
+}
+
 RowUpdater::RowUpdater(const RuleSpec& rule, const UpdateParams& params, ValueType value_type,
                        size_t dim, const KernelTable& kernels)
     : dim_(dim) {

@@ -187,11 +187,12 @@ def new_table(**changes: Any) -> tf.Tensor:
 
 
 def content(handle: tf.Tensor) -> Any:
-    """Rows, scores, and metadata of a table."""
+    """The rule of a table, and its rows, scores and metadata."""
+    rule = ops.tfra_snapshot([handle], **TK_TV, Ts=tf.float32).rule.numpy().tolist()
     keys, rows, scores = (t.numpy() for t in ops.tfra_export_scores([handle], **TK_TV))
     known = ops.tfra_lookup_metadata(handle, keys)
     columns = [rows.tolist(), scores.tolist(), *(t.numpy().tolist() for t in known)]
-    return sorted(zip(keys.tolist(), *columns, strict=True))
+    return rule, sorted(zip(keys.tolist(), *columns, strict=True))
 
 
 def arguments_of(op: str, call: Call, handle: tf.Tensor) -> Inputs:
@@ -378,14 +379,44 @@ def check_wrong_types() -> list[str]:
                 inputs = {**right, **{n: cast(right[n], dtype) for n in typed}}
                 attributes = call.attributes | ({} if typed else {name: dtype})
                 print(op, name, dtype.name, flush=True)
+                before = content(handle)
                 try:
                     run(op, inputs, attributes)
                 except tf.errors.InvalidArgumentError:
+                    if content(handle) != before:
+                        problems.append(f"{op}: {name}={dtype.name} changed the table")
                     continue
                 except Exception as error:
                     problems.append(f"{op}: {name}={dtype.name}: {type(error).__name__}: {error}")
                     continue
                 problems.append(f"{op}: {name}={dtype.name} was accepted")
+    return problems
+
+
+def check_wrong_numbers() -> list[str]:
+    """Numbers that are out of range. A table that has to take another rule for a call keeps its own."""
+    problems = []
+    apply_gradients = CALLS["TfraApplyGradients"]
+    for name, number in (
+        ("step", scalar(0)),
+        ("step", scalar(-1)),
+        ("learning_rate", scalar(-0.1, np.float64)),
+        ("learning_rate", scalar(np.nan, np.float64)),
+        ("scores", [-SCORES]),
+    ):
+        handle = new_table()
+        before = content(handle)
+        right = arguments_of("TfraApplyGradients", apply_gradients, handle)
+        problem = problem_of(
+            "TfraApplyGradients",
+            name,
+            lambda i={**right, name: number}: run(
+                "TfraApplyGradients", i, apply_gradients.attributes
+            ),
+        )
+        if content(handle) != before:
+            problem = f"wrong `{name}` changed the table"
+        problems += [f"{problem} ({number})"] if problem else []
     return problems
 
 

@@ -14,6 +14,7 @@ CHECKS = (
     "check_wrong_shapes",
     "check_unknown_shapes",
     "check_wrong_types",
+    "check_wrong_numbers",
     "check_lists",
 )
 

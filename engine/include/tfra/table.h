@@ -213,6 +213,9 @@ struct SlotInfo {
 
 // Checks a rule as Table::Create does. slot_elements: of all slots of one row together.
 Status CheckRule(const RuleSpec& rule, ValueType value_type, int64_t dim, size_t* slot_elements);
+// Checks a step as Table::ApplyGradients of a table with that rule does.
+Status CheckStep(const RuleSpec& rule, const UpdateParams& params, ValueType value_type,
+                 ValueType gradient_type);
 
 class Table {
  public:
