@@ -185,8 +185,8 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     Values(table.named(), context.Input(2), "like_row").RequireOneRow();
     const ValueType type = table->options().value_type;
     const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->options().dim));
-    const Tensor slots = context.Output(1, DataTypeOf(ComputeType(type)),
-                                        RowDims(keys, SlotElements(table, rule)));
+    const Tensor slots =
+        context.Output(1, DataTypeOf(ComputeType(type)), RowDims(keys, SlotElements(table, rule)));
     if (!kPeek) table.TakeRule(rule);
     Check(table->LookupRows(keys.batch(), values.data<void>(), slots.data<void>()));
   });

@@ -394,7 +394,7 @@ def check_wrong_types() -> list[str]:
 
 
 def check_wrong_numbers() -> list[str]:
-    """Numbers that are out of range. A table that has to take another rule for a call keeps its own."""
+    """Numbers that are out of range. The rule that the table had stays, too."""
     problems = []
     apply_gradients = CALLS["TfraApplyGradients"]
     for name, number in (
