@@ -95,7 +95,7 @@ SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspa
   $(BIN)/cmake --build build/$(1) -j $(JOBS)
 
 # Those that have several threads on one table. All tests under the thread sanitizer take hours.
-TESTS_WITH_THREADS := Concurren Threads Fork Restrict ShardMoves Streamed Waiting
+TESTS_WITH_THREADS := Concurren Threads Fork Restrict StripeMoves Streamed Waiting
 
 sanitize: sanitize-engine sanitize-adapters
 	$(say) "no report"

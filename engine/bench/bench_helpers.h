@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "hash.h"
-#include "pages.h"
+#include "base/hash.h"
+#include "memory/pages.h"
 #include "tfra/status.h"
 #include "tfra/thread_pool.h"
 

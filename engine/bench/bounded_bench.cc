@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "bench_helpers.h"
-#include "hash.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 

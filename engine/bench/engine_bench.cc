@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "bench_helpers.h"
-#include "hash.h"
-#include "pages.h"
+#include "memory/pages.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "admission.h"
+#include "admission/admission.h"
 #include "admission_helpers.h"
 
 namespace tfra::test {
@@ -79,7 +79,7 @@ TEST(BloomFilterIsRarelyEarly) {
         const double early = static_cast<double>(table->size() - before);
         // 1 % more keys than is meant come in at the end of each part.
         CHECK(early <= AtMost(error * 1.1, static_cast<double>(trials)));
-        // And not by a waste of memory; a small filter has room for shards of unequal size.
+        // And not by a waste of memory; a small filter has room for stripes of unequal size.
         if (capacity > 10000) CHECK(early >= 0.2 * error * static_cast<double>(trials));
       }
     }
@@ -93,7 +93,7 @@ TEST(BloomFilterMemoryIsKnownAndConstant) {
       const TableOptions options = AdmittingOptions(KeyType::kInt64, spec);
       std::unique_ptr<Table> table = MakeTable(options);
       const uint64_t bytes = table->stats().admission_bytes;
-      CHECK_EQ(bytes, FilterShape::For(spec).ShardBytes() * kShards);
+      CHECK_EQ(bytes, FilterShape::For(spec).StripeBytes() * kStripes);
       See(*table, TestKeys::Range(KeyType::kInt64, 0, 20000));
       CHECK_EQ(table->stats().admission_bytes, bytes);
       CHECK_EQ(table->stats().waiting, 0u);  // Not known.

@@ -219,14 +219,14 @@ TEST(BoundedEvictionsAreReportedOnce) {
   }
 }
 
-// Calls so large that they go shard by shard. The threads write, among many new keys, the same
+// Calls so large that they go stripe by stripe. The threads write, among many new keys, the same
 // ones: none may get in twice.
 TEST(BoundedUnderLargeBatches) {
   struct Call {
     size_t keys;
     int64_t max_capacity;
   };
-  // Those of a shard are inserted at once, or in several turns.
+  // Those of a stripe are inserted at once, or in several turns.
   for (const Call& call : {Call{10'000, 5000}, Call{90'000, 60'000}}) {
     for (const auto& [key_type, strategy] : {std::pair(KeyType::kInt64, EvictStrategy::kLru),
                                              std::pair(KeyType::kString, EvictStrategy::kLfu)}) {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "bounded_helpers.h"
-#include "pages.h"
+#include "memory/pages.h"
 
 namespace tfra::test {
 namespace {

@@ -3,8 +3,8 @@
 #include <random>
 #include <set>
 
+#include "bounded/scores.h"
 #include "bounded_helpers.h"
-#include "scores.h"
 
 namespace tfra::test {
 namespace {
@@ -201,22 +201,22 @@ TEST(BoundedGrowthDoesNotDependOnThreads) {
 // The candidates near a hash are the keys of 16 buckets; where these are empty, of the next.
 TEST(LowestNearLooksAtTheNextBuckets) {
   RowArena arena(8);
-  std::vector<Shard> shards(kShards);
-  Shard& shard = shards[0];
-  CHECK_OK(shard.Create(0, true, &arena, 2000, {.scores = true}, 2000));
-  std::lock_guard lock(shard.mutex());
+  std::vector<Stripe> stripes(kStripes);
+  Stripe& stripe = stripes[0];
+  CHECK_OK(stripe.Create(0, true, &arena, 2000, {.scores = true}, 2000));
+  std::lock_guard lock(stripe.mutex());
   std::mt19937_64 random(1);
   for (int i = 0; i < 1500; ++i) {
-    const uint64_t word = random() >> kShardBits;
-    shard.Insert(word, word, static_cast<uint32_t>(i), {random() % 1000, {}});
+    const uint64_t key_bits = random() >> kStripeBits;
+    stripe.Insert(key_bits, key_bits, static_cast<uint32_t>(i), {random() % 1000, {}});
   }
-  const BucketArray& array = *shard.array();
+  const BucketArray& array = *stripe.array();
   const auto lowest_in = [&](uint64_t first, uint64_t buckets) {
     uint64_t lowest = kNoScore;
     for (uint64_t b = 0; b < buckets; ++b) {
       Bucket* bucket = array.buckets + (first + b) % array.count;
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
-        if (bucket->state.load() >> i & 1) lowest = std::min(lowest, shard.score({bucket, i}));
+        if (bucket->state.load() >> i & 1) lowest = std::min(lowest, stripe.score({bucket, i}));
       }
     }
     return lowest;
@@ -224,21 +224,21 @@ TEST(LowestNearLooksAtTheNextBuckets) {
   for (uint64_t home = 0; home < array.count; ++home) {
     const uint64_t hash = array.FirstPosition(home);
     CHECK_EQ(array.HomeOf(hash), home);
-    const Candidate found = LowestNear(shards.data(), hash);
+    const Candidate found = LowestNear(stripes.data(), hash);
     CHECK_EQ(found.score, lowest_in(home, kCandidateBuckets));
-    CHECK_EQ(shard.score(found.entry), found.score);
+    CHECK_EQ(stripe.score(found.entry), found.score);
   }
   // All but one key go.
-  const Shard::Entry last = LowestNear(shards.data(), 0).entry;
+  const Stripe::Entry last = LowestNear(stripes.data(), 0).entry;
   for (uint64_t b = 0; b < array.count; ++b) {
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       Bucket* bucket = array.buckets + b;
       const bool keep = bucket == last.bucket && i == last.index;
-      if (bucket->state.load() >> i & 1 && !keep) shard.Erase({bucket, i});
+      if (bucket->state.load() >> i & 1 && !keep) stripe.Erase({bucket, i});
     }
   }
   for (uint64_t home = 0; home < array.count; ++home) {
-    const Shard::Entry found = LowestNear(shards.data(), array.FirstPosition(home)).entry;
+    const Stripe::Entry found = LowestNear(stripes.data(), array.FirstPosition(home)).entry;
     CHECK(found.bucket == last.bucket && found.index == last.index);
   }
 }

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "hash.h"
+#include "base/hash.h"
 
 namespace tfra::test {
 

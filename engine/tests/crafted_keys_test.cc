@@ -9,11 +9,11 @@
 #include <random>
 #include <thread>
 
+#include "admission/waiting_keys.h"
 #include "bounded_helpers.h"
-#include "key_parts.h"
-#include "table_base.h"
+#include "keys/key_groups.h"
+#include "table/table_base.h"
 #include "table_helpers.h"
-#include "waiting_keys.h"
 
 namespace tfra::test {
 namespace {
@@ -66,7 +66,7 @@ TEST(CraftedIntKeysCostLittle) {
   const TestKeys random(KeyType::kInt64, RandomKeys(kKeys));
   for (const int64_t dim : {2, 16, 32}) {
     const TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, dim);
-    // One bucket; the 16th, 64th or 1024th part of one shard.
+    // One bucket; the 16th, 64th or 1024th part of one stripe.
     for (const int bits : {40, 8, 10, 14}) {
       CompareCosts(("equal bits: " + std::to_string(bits)).c_str(), options,
                    TestKeys(KeyType::kInt64, KeysOfEqualBits(kKeys, bits)), random);
@@ -133,15 +133,15 @@ TEST(CraftedKeysDoNotShareRememberedCounts) {
   const double crafted = MeanCount(KeysOf(15'000, [](uint64_t i) {
     return UnmixInt64(kTop >> 24 << 24 | (i << 10 & 0xFFFFFF) | 0x155);
   }));
-  const double others = MeanCount(KeysOfEqualBits(15'000, kShardBits));
-  std::printf("  mean count of keys that came once: %.1f, others of their shard %.1f\n", crafted,
+  const double others = MeanCount(KeysOfEqualBits(15'000, kStripeBits));
+  std::printf("  mean count of keys that came once: %.1f, others of their stripe %.1f\n", crafted,
               others);
   CHECK(crafted <= 2 * others);
 }
 
 // How many buckets a search for a missing key looks at, at most and in the mean, over all homes.
-std::pair<double, uint64_t> BucketsPerMiss(const Shard& shard) {
-  const BucketArray& array = *shard.array();
+std::pair<double, uint64_t> BucketsPerMiss(const Stripe& stripe) {
+  const BucketArray& array = *stripe.array();
   uint64_t total = 0, most = 0;
   for (uint64_t home = 0; home < array.count; ++home) {
     SearchPath path(array, home);
@@ -157,26 +157,26 @@ std::pair<double, uint64_t> BucketsPerMiss(const Shard& shard) {
 // of the keys that passed it would stay so.
 TEST(CraftedKeysThatLeaveCostNothingAfterwards) {
   RowArena arena(128);
-  Shard shard;
-  CHECK_OK(shard.Create(0, true, &arena, 10'000));
-  std::lock_guard lock(shard.mutex());
+  Stripe stripe;
+  CHECK_OK(stripe.Create(0, true, &arena, 10'000));
+  std::lock_guard lock(stripe.mutex());
   std::mt19937_64 random(1);
-  const auto insert = [&](uint64_t word) {
-    if (shard.NeedsReseed()) shard.Tidy();  // As a table does.
-    shard.Insert(word, word, 0);
+  const auto insert = [&](uint64_t key_bits) {
+    if (stripe.NeedsReseed()) stripe.Tidy();  // As a table does.
+    stripe.Insert(key_bits, key_bits, 0);
   };
-  for (int i = 0; i < 10'000; ++i) insert(random() >> kShardBits);
-  const double before = BucketsPerMiss(shard).first;
+  for (int i = 0; i < 10'000; ++i) insert(random() >> kStripeBits);
+  const double before = BucketsPerMiss(stripe).first;
   // Each time enough keys of one bucket for it to lose count.
   for (uint64_t bucket = 0; bucket < 400; ++bucket) {
-    const uint64_t first = shard.array()->FirstPosition(bucket);
+    const uint64_t first = stripe.array()->FirstPosition(bucket);
     for (uint64_t i = 0; i < 150; ++i) insert(first + i);
     for (uint64_t i = 0; i < 150; ++i) {
-      shard.Erase(shard.Find(first + i, first + i, [](uint32_t) { return true; }));
+      stripe.Erase(stripe.Find(first + i, first + i, [](uint32_t) { return true; }));
     }
   }
-  shard.Tidy();
-  const auto [mean, most] = BucketsPerMiss(shard);
+  stripe.Tidy();
+  const auto [mean, most] = BucketsPerMiss(stripe);
   std::printf("  buckets per miss: %.2f before, %.2f after, at most %d\n", before, mean,
               static_cast<int>(most));
   CHECK(mean <= 2 * before);
@@ -186,17 +186,17 @@ TEST(CraftedKeysThatLeaveCostNothingAfterwards) {
 // A large index with few keys is not rebuilt, bucket by bucket, for each few keys that collide.
 TEST(CraftedKeysOfASparseIndexCostLittle) {
   RowArena arena(128);
-  Shard shard;
-  CHECK_OK(shard.Create(0, true, &arena, 300'000));
-  std::lock_guard lock(shard.mutex());
+  Stripe stripe;
+  CHECK_OK(stripe.Create(0, true, &arena, 300'000));
+  std::lock_guard lock(stripe.mutex());
   uint64_t keys = 0, buckets_rebuilt = 0;
-  const BucketArray* array = shard.array();
+  const BucketArray* array = stripe.array();
   for (uint64_t home = 0; home < 4000; ++home) {
-    const uint64_t first = shard.array()->FirstPosition(home * 16);
-    for (uint64_t i = 0; i < 7; ++i, ++keys) shard.Insert(first + i, first + i, 0);
-    shard.Tidy();  // As a table does before each call.
-    if (shard.array() == array) continue;
-    array = shard.array();
+    const uint64_t first = stripe.array()->FirstPosition(home * 16);
+    for (uint64_t i = 0; i < 7; ++i, ++keys) stripe.Insert(first + i, first + i, 0);
+    stripe.Tidy();  // As a table does before each call.
+    if (stripe.array() == array) continue;
+    array = stripe.array();
     buckets_rebuilt += array->count;
   }
   std::printf("  %.1f buckets rebuilt for each key\n",
@@ -204,19 +204,19 @@ TEST(CraftedKeysOfASparseIndexCostLittle) {
   CHECK(buckets_rebuilt <= 16 * keys);
 }
 
-// Keys that come shard by shard make each shard of a small table as large as the whole. An
+// Keys that come stripe by stripe make each stripe of a small table as large as the whole. An
 // eviction, which looks at all buckets, must not stay that expensive.
-TEST(ExactTablesShrinkShardsThatWereFull) {
+TEST(ExactTablesShrinkStripesThatWereFull) {
   constexpr int64_t kCapacity = 1024;
   std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLru, kCapacity));
   const uint64_t fresh_bytes = table->stats().index_bytes;
-  for (uint64_t shard = 0; shard < kShards; ++shard) {
+  for (uint64_t stripe = 0; stripe < kStripes; ++stripe) {
     AssignNumbers(
         *table,
         TestKeys(KeyType::kInt64, KeysOf(kCapacity,
                                          [&](uint64_t i) {
-                                           return UnmixInt64(shard << (64 - kShardBits) |
-                                                             MixInt64(i + 1) >> kShardBits);
+                                           return UnmixInt64(stripe << (64 - kStripeBits) |
+                                                             MixInt64(i + 1) >> kStripeBits);
                                          })),
         One);
   }
@@ -230,20 +230,20 @@ TEST(ExactTablesShrinkShardsThatWereFull) {
   CHECK(table->stats().index_bytes < full_bytes / 2);
 }
 
-// The order of a shard changes while an export is under way.
-TEST(ExportsGoOnWhenAShardTakesANewSeed) {
+// The order of a stripe changes while an export is under way.
+TEST(ExportsGoOnWhenAStripeTakesANewSeed) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kInt32, 1));
     const bool strings = key_type == KeyType::kString;
-    constexpr uint32_t kShard = kTop >> (64 - kShardBits);
-    // All of one shard, and those that make it take another seed.
-    std::vector<int64_t> ints = KeysOfEqualBits(3000, kShardBits);
+    constexpr uint32_t kStripe = kTop >> (64 - kStripeBits);
+    // All of one stripe, and those that make it take another seed.
+    std::vector<int64_t> ints = KeysOfEqualBits(3000, kStripeBits);
     std::vector<int64_t> crafted_ints = KeysOfEqualBits(2000, 40, 1 << 20);
     std::vector<std::string> texts, crafted_texts;
     for (uint64_t i = 0; strings && crafted_texts.size() < 1000; ++i) {
       const std::string text = std::to_string(i);
       const uint64_t hash = HashBytes(text.data(), text.size());
-      if (ShardOf(hash) != kShard) continue;
+      if (StripeOf(hash) != kStripe) continue;
       if (hash >> 51 == kTop >> 51) {
         crafted_texts.push_back(text);
       } else if (texts.size() < 3000) {
@@ -275,9 +275,9 @@ TEST(ExportsGoOnWhenAShardTakesANewSeed) {
   }
 }
 
-// Readers go on, and see all keys, while shards take new seeds.
-TEST(ConcurrentReadersSeeKeysOfReseededShards) {
-  const std::vector<int64_t> steady = KeysOfEqualBits(2000, kShardBits);
+// Readers go on, and see all keys, while stripes take new seeds.
+TEST(ConcurrentReadersSeeKeysOfReseededStripes) {
+  const std::vector<int64_t> steady = KeysOfEqualBits(2000, kStripeBits);
   for (int round = 0; round < 20 / kSlowdown + 1; ++round) {
     std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt64, 1));
     CHECK_OK(table->Assign(KeyBatch(steady.data(), steady.size()), steady.data()));
@@ -326,7 +326,7 @@ TEST(CraftedWaitingKeysCostLittle) {
     return waiting.probes() / keys.size();
   };
   const uint64_t crafted = probes_of(KeysOfEqualBits(kKeys, 40));
-  const uint64_t random = probes_of(KeysOfEqualBits(kKeys, kShardBits));
+  const uint64_t random = probes_of(KeysOfEqualBits(kKeys, kStripeBits));
   std::printf("  %d places per key, random keys %d\n", static_cast<int>(crafted),
               static_cast<int>(random));
   CHECK(crafted <= 3 * random);

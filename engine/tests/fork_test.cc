@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/sync.h"
 #include "check.h"
-#include "epoch.h"
-#include "sync.h"
+#include "memory/read_guard.h"
 #include "table_helpers.h"
 #include "tfra/thread_pool.h"
 
@@ -159,7 +159,7 @@ TEST(ForkForgetsReadersOfOtherThreads) {
   static std::atomic<int> freed;
   std::atomic<bool> reading{false}, stop{false};
   std::thread reader([&] {
-    EpochGuard guard;
+    ReadGuard guard;
     reading = true;
     while (!stop) std::this_thread::yield();
   });

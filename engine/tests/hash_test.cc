@@ -1,4 +1,4 @@
-#include "hash.h"
+#include "base/hash.h"
 
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ double Crowding(HashOfIndex hash_of_index, int shift) {
   return (chi_square - (kBuckets - 1)) / std::sqrt(2.0 * (kBuckets - 1));
 }
 
-// Top bits pick shard and bucket; low bits may serve as a tag.
+// Top bits pick stripe and bucket; low bits may serve as a tag.
 template <typename HashOfIndex>
 void CheckSpread(HashOfIndex hash_of_index) {
   for (const int shift : {52, 26, 0}) CHECK(Crowding(hash_of_index, shift) < 5.0);

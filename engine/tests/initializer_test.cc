@@ -1,4 +1,4 @@
-#include "initializer.h"
+#include "kernels/initializer.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,10 +9,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/hash.h"
 #include "check.h"
-#include "dispatch.h"
-#include "hash.h"
-#include "update_kernels.h"
+#include "kernels/dispatch.h"
+#include "kernels/update_kernels.h"
 
 namespace tfra {
 namespace {
@@ -376,12 +376,12 @@ TEST(ConstantRows) {
 }
 
 TEST(StringRows) {
-  const std::vector<std::string> empty(3), words = {"a", "", "ccc"};
+  const std::vector<std::string> empty(3), bits = {"a", "", "ccc"};
   CHECK(Make(Spec(Kind::kZeros), Type::kString, 3).string_row() == empty);
   InitializerSpec spec = Spec(Kind::kConstant);
-  spec.string_row = words;
+  spec.string_row = bits;
   const Initializer initializer = Make(spec, Type::kString, 3);
-  CHECK(initializer.string_row() == words);
+  CHECK(initializer.string_row() == bits);
   CHECK(initializer.is_constant());
 }
 

@@ -1,5 +1,5 @@
 // What calls do to the keys of a table, their metadata, the keys that wait to enter, and counters:
-// the contract in words of std::map.
+// the contract in bits of std::map.
 #pragma once
 
 #include <set>

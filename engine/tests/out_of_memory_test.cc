@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "admission_helpers.h"
-#include "pages.h"
-#include "shard.h"
+#include "index/stripe.h"
+#include "memory/pages.h"
 
 namespace {
 
@@ -143,7 +143,7 @@ TEST(OutOfMemoryInCreateWithAdmission) {
     CHECK(status.code() == StatusCode::kOutOfMemory);
     CHECK(table == nullptr);
   }
-  CHECK(point >= static_cast<int>(kShards) && point < kMaxFailurePoints);
+  CHECK(point >= static_cast<int>(kStripes) && point < kMaxFailurePoints);
 }
 
 // Rows and strings that leave are put on lists. Where there is no memory for these, some keys may
@@ -296,21 +296,21 @@ TEST(BucketWritesEndWithAnException) {
   CHECK_EQ(bucket.state.load(), before + Bucket::kVersionOne);
 }
 
-// A shard that gets no memory for its list of rows leaves its keys to be inserted later: other
+// A stripe that gets no memory for its list of rows leaves its keys to be inserted later: other
 // keys, and equal ones, must not change their order by that.
 TEST(EqualKeysKeepTheirOrderWithoutMemory) {
   const ScopedNumThreads one(1);
   int64_t next = 1;
   const auto key_with = [&](auto&& wanted) {
-    while (!wanted(ShardOf(MixInt64(static_cast<uint64_t>(next))))) ++next;
+    while (!wanted(StripeOf(MixInt64(static_cast<uint64_t>(next))))) ++next;
     return next++;
   };
-  const auto others = [](uint32_t shard) { return shard != 5; };
-  const int64_t repeated = key_with([](uint32_t shard) { return shard == 3; });
+  const auto others = [](uint32_t stripe) { return stripe != 5; };
+  const int64_t repeated = key_with([](uint32_t stripe) { return stripe == 3; });
   std::vector<int64_t> keys;
   while (keys.size() < 512) keys.push_back(key_with(others));
   keys.push_back(repeated);
-  keys.push_back(key_with([](uint32_t shard) { return shard == 5; }));
+  keys.push_back(key_with([](uint32_t stripe) { return stripe == 5; }));
   keys.push_back(repeated);
   while (keys.size() < 1024) keys.push_back(key_with(others));
   std::vector<int32_t> values(keys.size());
@@ -333,13 +333,13 @@ TEST(EqualKeysKeepTheirOrderWithoutMemory) {
     CHECK_EQ(value, 514);
     CHECK_EQ(table->size(), keys.size() - 1);
   }
-  CHECK(did_without >= static_cast<int>(kShards) && point < kMaxFailurePoints);
+  CHECK(did_without >= static_cast<int>(kStripes) && point < kMaxFailurePoints);
 }
 
 // Rows that were taken for keys that are there already are given back, which must need no memory.
 TEST(GivingRowsBackTakesNoMemory) {
   const ScopedNumThreads one(1);
-  constexpr int64_t kKeys = 2'200'000;  // Shards then take 1024 rows at once.
+  constexpr int64_t kKeys = 2'200'000;  // Stripes then take 1024 rows at once.
   const std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys there = TestKeys::Range(KeyType::kInt64, 0, kKeys);
   const std::vector<int32_t> values(static_cast<size_t>(kKeys), 7);
@@ -366,7 +366,7 @@ TEST(OutOfMemoryInRowsThatLeaveMemory) {
   const ScopedNumThreads one(1);
   constexpr int64_t kKeys = 4000;
   TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 40);
-  options.tiers.fast_bytes = kShards * 64 * 40 * sizeof(float);
+  options.tiers.fast_bytes = kStripes * 64 * 40 * sizeof(float);
   const TestKeys first = TestKeys::Range(KeyType::kInt64, 0, kKeys);
   const TestKeys more = TestKeys::Range(KeyType::kInt64, kKeys, kKeys + 1000);
   const std::vector<float> rows(kKeys * 40, 1.0f);

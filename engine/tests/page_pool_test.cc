@@ -1,4 +1,4 @@
-#include "page_pool.h"
+#include "memory/page_pool.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -3,8 +3,8 @@
 #include <limits>
 #include <random>
 
+#include "kernels/update_kernels.h"
 #include "table_helpers.h"
-#include "update_kernels.h"
 
 namespace tfra::test {
 namespace {

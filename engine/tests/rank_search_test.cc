@@ -1,5 +1,5 @@
 // RankSearch against sorting.
-#include "rank_search.h"
+#include "table/rank_search.h"
 
 #include <algorithm>
 #include <random>

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "concurrency_helpers.h"
-#include "epoch.h"
+#include "memory/read_guard.h"
 
 namespace tfra::test {
 namespace {
@@ -318,14 +318,14 @@ TEST(RemoveIfDoesNotLoseAnUpdate) {
   CHECK_EQ(table->size(), 1u);
 }
 
-TEST(EpochGuardHoldsMemoryBack) {
+TEST(ReadGuardHoldsMemoryBack) {
   static std::atomic<int> freed{0};
   const auto free = [](void*, size_t bytes) { freed += static_cast<int>(bytes); };
   std::atomic<int> stage{0};
   std::thread reader([&] {
-    EpochGuard outer;
+    ReadGuard outer;
     {
-      EpochGuard nested;
+      ReadGuard nested;
     }
     stage = 1;
     while (stage == 1) std::this_thread::yield();
@@ -333,7 +333,7 @@ TEST(EpochGuardHoldsMemoryBack) {
   while (stage == 0) std::this_thread::yield();
   Retire({{nullptr, 1, free}});
   {
-    EpochGuard late;
+    ReadGuard late;
     Retire({{nullptr, 2, free}, {nullptr, 4, free}});
   }
   Retire({});
@@ -360,7 +360,7 @@ TEST(EpochReadersNeverSeeFreedMemory) {
     }
   };
   const auto read = [&] {
-    EpochGuard guard;
+    ReadGuard guard;
     const Node* node = shared.load();
     for (int i = 0; i < 10; ++i) errors += node->alive != 1;
   };

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "concurrency_helpers.h"
-#include "table_write.h"
+#include "table/table_write.h"
 #include "whole_rows.h"
 
 namespace tfra::test {
@@ -191,7 +191,7 @@ TEST(ExportIntoRefusesOtherTables) {
 }
 
 // The first keys stay and change, and others come and go, so that rows are used again by other
-// keys; shards grow and shrink all the time.
+// keys; stripes grow and shrink all the time.
 TEST(ConcurrentExportIntoSeesWholeRowsOnce) {
   constexpr size_t kDim = 16;
   constexpr int64_t kStay = 2000, kAll = 8000;

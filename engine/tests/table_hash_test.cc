@@ -6,9 +6,9 @@
 #include <numeric>
 #include <random>
 
+#include "base/hash.h"
 #include "crafted_keys.h"
-#include "hash.h"
-#include "shard.h"
+#include "index/stripe.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
@@ -41,15 +41,15 @@ void RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& abs
 }
 
 // How many keys find their home full, in arrays that are 65 % full when all keys are there.
-size_t Strays(const std::vector<int64_t>& keys) {
-  const BucketArray array{keys.size() * 100 / (65 * kBucketEntries * kShards), nullptr, {}};
+size_t Displaced(const std::vector<int64_t>& keys) {
+  const BucketArray array{keys.size() * 100 / (65 * kBucketEntries * kStripes), nullptr, {}};
   std::map<std::pair<uint32_t, uint64_t>, size_t> homes;
-  size_t strays = 0;
+  size_t displaced = 0;
   for (int64_t key : keys) {
     const uint64_t hash = MixInt64(static_cast<uint64_t>(key));
-    strays += ++homes[{ShardOf(hash), array.HomeOf(hash)}] > kBucketEntries;
+    displaced += ++homes[{StripeOf(hash), array.HomeOf(hash)}] > kBucketEntries;
   }
-  return strays;
+  return displaced;
 }
 
 TEST(TableUnusualKeys) {
@@ -102,11 +102,11 @@ TEST(TablePatternedKeysSpread) {
   constexpr size_t kKeys = 100000;
   const auto absent = [](uint64_t i) { return UnmixInt64(i * 0x9E3779B97F4A7C15u) | 1; };
   std::mt19937_64 generator(1);
-  const size_t strays = Strays(KeysOf(kKeys, [&](uint64_t) { return generator(); }));
-  CHECK(strays > 0 && strays < kKeys / 8);
+  const size_t displaced = Displaced(KeysOf(kKeys, [&](uint64_t) { return generator(); }));
+  CHECK(displaced > 0 && displaced < kKeys / 8);
   const auto check_pattern = [&](uint64_t (*key)(uint64_t)) {
     const std::vector<int64_t> keys = KeysOf(kKeys, key);
-    CHECK(Strays(keys) <= strays + strays / 4);
+    CHECK(Displaced(keys) <= displaced + displaced / 4);
     RoundTrip(keys, KeysOf(1000, absent));
   };
   check_pattern([](uint64_t i) { return 2 * i; });
@@ -116,8 +116,8 @@ TEST(TablePatternedKeysSpread) {
   check_pattern([](uint64_t i) { return (i & 0xFF) << 1 | (i >> 8) << 40; });
 }
 
-TEST(TableKeysOfOneShardAndBucket) {
-  // Equal top bits of the hash: one shard, and nearly one bucket, for all of them. The others of
+TEST(TableKeysOfOneStripeAndBucket) {
+  // Equal top bits of the hash: one stripe, and nearly one bucket, for all of them. The others of
   // that bucket are absent. Slow is allowed, wrong is not.
   for (int shared_bits : {4, 8, 20}) {
     const uint64_t top = uint64_t{0xABCDE} << 44 >> (64 - shared_bits) << (64 - shared_bits);
@@ -127,7 +127,7 @@ TEST(TableKeysOfOneShardAndBucket) {
              top >> (64 - shared_bits));
     RoundTrip(keys, KeysOf(300, [&](uint64_t i) { return key(i + 5000); }));
   }
-  // The very last hashes of a shard wrap around to its first buckets; so do those of the table.
+  // The very last hashes of a stripe wrap around to its first buckets; so do those of the table.
   for (uint64_t last : {~uint64_t{0}, uint64_t{0x0FFFFFFFFFFFFFFF}}) {
     RoundTrip(KeysOf(1000, [&](uint64_t i) { return UnmixInt64(last - i); }),
               KeysOf(100, [&](uint64_t i) { return UnmixInt64(last - 5000 - i); }));
@@ -142,9 +142,9 @@ constexpr uint64_t kEqualHashes[][2] = {{0x5F38AE06920A02DC, 0x3E5CBE3E716A952E}
                                         {0x7091A870015A3FC5, 0x4886504A12768C7A},
                                         {0xCB4D35824771E530, 0x5DEEFC84A936D1E2}};
 
-std::string TextOf(uint64_t word) {
+std::string TextOf(uint64_t key_bits) {
   std::string text;
-  for (int byte = 0; byte < 8; ++byte) text += static_cast<char>(word >> (8 * byte) & 0xFF);
+  for (int byte = 0; byte < 8; ++byte) text += static_cast<char>(key_bits >> (8 * byte) & 0xFF);
   return text;
 }
 
@@ -198,28 +198,28 @@ TEST(TableStringsOfOneHash) {
   }
 }
 
-TEST(ShardFindsTheEntryThatMatches) {
+TEST(StripeFindsTheEntryThatMatches) {
   RowArena arena(8);
-  Shard shard;
-  CHECK_OK(shard.Create(0, true, &arena, 0));
-  std::lock_guard lock(shard.mutex());
-  const uint64_t word = 0x0123456789ABCDEFu;
+  Stripe stripe;
+  CHECK_OK(stripe.Create(0, true, &arena, 0));
+  std::lock_guard lock(stripe.mutex());
+  const uint64_t key_bits = 0x0123456789ABCDEFu;
   std::vector<uint32_t> rows;
   for (int i = 0; i < 100; ++i) {
-    CHECK_OK(shard.Grow(shard.size() + 1));
+    CHECK_OK(stripe.Grow(stripe.size() + 1));
     rows.emplace_back();
-    CHECK_OK(shard.TakeRow(&rows.back()));
-    shard.Insert(word, word, rows.back());
+    CHECK_OK(stripe.TakeRow(&rows.back()));
+    stripe.Insert(key_bits, key_bits, rows.back());
   }
-  CHECK_EQ(shard.size(), 100u);
-  CHECK(shard.limit() >= 100);
+  CHECK_EQ(stripe.size(), 100u);
+  CHECK(stripe.limit() >= 100);
   const auto find = [&](uint32_t row) {
-    return shard.Find(word, word, [&](uint32_t each) { return each == row; });
+    return stripe.Find(key_bits, key_bits, [&](uint32_t each) { return each == row; });
   };
-  for (size_t i = 0; i < rows.size(); i += 2) shard.Erase(find(rows[i]));
-  CHECK_OK(shard.Rebuild(shard.size()));
+  for (size_t i = 0; i < rows.size(); i += 2) stripe.Erase(find(rows[i]));
+  CHECK_OK(stripe.Rebuild(stripe.size()));
   for (size_t i = 0; i < rows.size(); ++i) CHECK_EQ(static_cast<bool>(find(rows[i])), i % 2 == 1);
-  const auto other = shard.Find(word + 1, word + 1, [](uint32_t) { return true; });
+  const auto other = stripe.Find(key_bits + 1, key_bits + 1, [](uint32_t) { return true; });
   CHECK(!other);
 }
 

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/sync.h"
 #include "check.h"
-#include "dispatch.h"
-#include "sync.h"
+#include "kernels/dispatch.h"
 #include "tfra/table.h"
 #include "tfra/thread_pool.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "pages.h"
+#include "memory/pages.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
@@ -176,7 +176,7 @@ TEST(RemovedRowsAreUsedAgain) {
       CHECK_EQ(table->stats().index_bytes, full.index_bytes);
       CHECK_EQ(table->stats().string_bytes, full.string_bytes);
     }
-    // Other keys fall into other shards; the same number of them takes hardly more.
+    // Other keys fall into other stripes; the same number of them takes hardly more.
     CHECK_OK(table->Clear());
     AssignNumbers(*table, TestKeys::Range(key_type, 100000, 150000), one);
     CHECK(table->stats().row_bytes <= full.row_bytes * 21 / 20);
@@ -260,7 +260,7 @@ TEST(MemoryRisesEvenly) {
     for (int64_t size = batch_size; size <= 2000000 / kSlowdown; size += batch_size) {
       const TestKeys keys = TestKeys::Range(KeyType::kInt64, size - batch_size, size);
       CHECK_OK(table->Assign(keys.batch(), values.data()));
-      if (size < 10000) continue;  // The last block of rows of each shard is no small part yet.
+      if (size < 10000) continue;  // The last block of rows of each stripe is no small part yet.
       TableStats estimate;
       CHECK_OK(EstimateMemory(options, size, 0, &estimate));
       const TableStats stats = table->stats();

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <random>
 
-#include "shard.h"
+#include "index/stripe.h"
 #include "table_helpers.h"
 
 namespace tfra::test {
@@ -163,7 +163,7 @@ TEST(ModelAgreesWithSeveralThreads) {
   Model(KeyType::kString, ValueType::kString, 8).Run(2000 / kSlowdown);
 }
 
-// With one part, with few, and with more than shards could fill.
+// With one part, with few, and with more than stripes could fill.
 TEST(KeysFindTheirPartsForAnyNumberOfThreads) {
   for (int threads : {1, 2, 3, 4, 5, 8, 16}) {
     const ScopedNumThreads scoped(threads);
@@ -228,7 +228,7 @@ TEST(ChurnKeepsTheTableSmall) {
     }
     const TableStats after = table->stats();
     CHECK_EQ(after.size, before.size);
-    // What the fullest moment needs: 10 % more keys, in shards that are not all equally full.
+    // What the fullest moment needs: 10 % more keys, in stripes that are not all equally full.
     CHECK(after.index_bytes <= before.index_bytes * 3 / 2);
     CHECK(after.row_bytes <= before.row_bytes * 4 / 3);
     CHECK(after.string_bytes <= before.string_bytes * 3 / 2);
@@ -287,8 +287,8 @@ TEST(CallsOfNearlyAllNewKeys) {
 }
 
 // How many buckets the search for a key that is not there goes through, on average.
-double BucketsPerMiss(const Shard& shard) {
-  const BucketArray& array = *shard.array();
+double BucketsPerMiss(const Stripe& stripe) {
+  const BucketArray& array = *stripe.array();
   uint64_t searched = 0;
   for (uint64_t home = 0; home < array.count; ++home) {
     SearchPath path(array, home);
@@ -299,36 +299,36 @@ double BucketsPerMiss(const Shard& shard) {
   return static_cast<double>(searched) / static_cast<double>(array.count);
 }
 
-// Replaces all keys of a shard many times. A miss, and so an insertion, must not get slower.
+// Replaces all keys of a stripe many times. A miss, and so an insertion, must not get slower.
 TEST(ChurnKeepsSearchesShort) {
   RowArena arena(8);
-  Shard shard;
-  CHECK_OK(shard.Create(0, true, &arena, 10000));
-  std::lock_guard lock(shard.mutex());
+  Stripe stripe;
+  CHECK_OK(stripe.Create(0, true, &arena, 10000));
+  std::lock_guard lock(stripe.mutex());
   std::mt19937_64 random(1);
   const auto insert = [&] {
-    const uint64_t word = random() >> kShardBits;
+    const uint64_t key_bits = random() >> kStripeBits;
     uint32_t row = 0;
-    CHECK_OK(shard.TakeRow(&row));
-    shard.Insert(word, word, row);
-    return word;
+    CHECK_OK(stripe.TakeRow(&row));
+    stripe.Insert(key_bits, key_bits, row);
+    return key_bits;
   };
-  std::vector<uint64_t> words;
-  while (shard.size() + 1 < shard.limit()) words.push_back(insert());
-  const double fresh = BucketsPerMiss(shard);
+  std::vector<uint64_t> bits;
+  while (stripe.size() + 1 < stripe.limit()) bits.push_back(insert());
+  const double fresh = BucketsPerMiss(stripe);
   for (int turn = 0; turn < 300; ++turn) {
-    for (uint64_t& word : words) {
-      const auto entry = shard.Find(word, word, [](uint32_t) { return true; });
+    for (uint64_t& key_bits : bits) {
+      const auto entry = stripe.Find(key_bits, key_bits, [](uint32_t) { return true; });
       const uint32_t row = entry.row();
-      shard.Erase(entry);
-      shard.GiveRow(row);
-      word = insert();
+      stripe.Erase(entry);
+      stripe.GiveRow(row);
+      key_bits = insert();
     }
-    shard.Tidy();  // As a table does before each batch it writes.
+    stripe.Tidy();  // As a table does before each batch it writes.
   }
-  const double used = BucketsPerMiss(shard);
-  CHECK_OK(shard.Rebuild(shard.size()));
-  const double rebuilt = BucketsPerMiss(shard);
+  const double used = BucketsPerMiss(stripe);
+  CHECK_OK(stripe.Rebuild(stripe.size()));
+  const double rebuilt = BucketsPerMiss(stripe);
   std::printf("  buckets per miss: %.2f fresh, %.2f used, %.2f rebuilt\n", fresh, used, rebuilt);
   CHECK(used <= 2 * std::max(fresh, rebuilt));
 }

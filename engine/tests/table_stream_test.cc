@@ -1,6 +1,6 @@
 // Large tables, whose rows are streamed to memory when they are replaced: against a model, and with
 // readers.
-#include "table_stream.h"
+#include "table/table_stream.h"
 
 #include <algorithm>
 #include <random>

@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "row_file.h"
+#include "tiers/row_file.h"
 #include "whole_rows.h"
 
 namespace tfra::test {

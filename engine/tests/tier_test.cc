@@ -4,14 +4,14 @@
 #include <random>
 
 #include "bounded_helpers.h"
-#include "row_file.h"
-#include "row_tiers.h"
+#include "tiers/row_file.h"
+#include "tiers/row_tiers.h"
 #include "whole_rows.h"
 
 namespace tfra::test {
 namespace {
 
-// The least there can be: four rows of each shard in memory.
+// The least there can be: four rows of each stripe in memory.
 const Tiers kTiny = {1, ""};
 
 void RunTiered(const Bound& bound, const std::vector<std::string>& names) {

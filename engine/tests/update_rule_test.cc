@@ -1,4 +1,4 @@
-#include "update_rule.h"
+#include "kernels/update_rule.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "dispatch.h"
+#include "kernels/dispatch.h"
 
 namespace tfra {
 namespace {
@@ -94,8 +94,8 @@ std::vector<double> Decode(ValueType type, const std::vector<std::byte>& bytes) 
 
 // One row of a table: its value and slots.
 struct Row {
-  Row(const RuleSpec& rule, ValueType type, const std::vector<double>& numbers)
-      : type(type), value(Encode(type, numbers)) {
+  Row(const RuleSpec& rule, ValueType value_type, const std::vector<double>& numbers)
+      : type(value_type), value(Encode(value_type, numbers)) {
     std::vector<double> initial;
     for (const SlotSpec& slot : SlotLayout(rule)) {
       initial.insert(initial.end(), slot.scalar ? 1 : numbers.size(), slot.initial);

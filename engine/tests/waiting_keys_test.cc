@@ -1,5 +1,5 @@
 // WaitingKeys against a std::map.
-#include "waiting_keys.h"
+#include "admission/waiting_keys.h"
 
 #include <algorithm>
 #include <map>
@@ -11,13 +11,13 @@
 namespace tfra::test {
 namespace {
 
-using Name = std::pair<uint64_t, std::string>;  // The word and the bytes.
+using Name = std::pair<uint64_t, std::string>;  // The key_bits and the bytes.
 using Seen = std::pair<uint32_t, uint32_t>;     // When and how often.
 
 std::map<Name, Seen> ContentsOf(const WaitingKeys& keys) {
   std::map<Name, Seen> contents;
-  keys.ForEach([&](uint64_t word, std::string_view bytes, RowMetadata seen) {
-    CHECK(contents.emplace(Name(word, bytes), Seen(seen.time, seen.count)).second);
+  keys.ForEach([&](uint64_t key_bits, std::string_view bytes, RowMetadata seen) {
+    CHECK(contents.emplace(Name(key_bits, bytes), Seen(seen.time, seen.count)).second);
   });
   CHECK_EQ(contents.size(), keys.size());
   return contents;
@@ -31,12 +31,12 @@ void CompareWithMap(bool strings, uint64_t most, uint64_t word_mask, uint64_t se
   std::map<Name, Seen> expected;
   uint32_t now = 1;
   for (int step = 0; step < 6000; ++step) {
-    // Words that are alike, in their lower or upper bits; few of them for many strings.
+    // KeyBits that are alike, in their lower or upper bits; few of them for many strings.
     const uint64_t number = pick(most);
-    const uint64_t word = strings ? number & word_mask : number * word_mask;
+    const uint64_t key_bits = strings ? number & word_mask : number * word_mask;
     const std::string bytes =
         strings ? std::string(number % 40, 'x') + std::to_string(number) : std::string();
-    const Name name(word, bytes);
+    const Name name(key_bits, bytes);
     now += pick(3) == 0;
     switch (pick(20)) {
       case 0: {
@@ -55,14 +55,14 @@ void CompareWithMap(bool strings, uint64_t most, uint64_t word_mask, uint64_t se
       case 4:
       case 5:
       case 6:
-        keys.Remove(word, bytes);
+        keys.Remove(key_bits, bytes);
         expected.erase(name);
         break;
       default: {
         const uint32_t times = static_cast<uint32_t>(1 + pick(3));
         Seen& seen = expected[name];
         seen = {now, seen.second + times};
-        CHECK_EQ(keys.Add(word, bytes, now, times), seen.second);
+        CHECK_EQ(keys.Add(key_bits, bytes, now, times), seen.second);
       }
     }
     CHECK_EQ(keys.size(), expected.size());
@@ -85,7 +85,7 @@ TEST(WaitingIntKeysAgreeWithMap) {
 TEST(WaitingStringKeysAgreeWithMap) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     for (uint64_t most : {10, 200, 3000}) {
-      // All words equal; eight words; each its own.
+      // All bits equal; eight bits; each its own.
       for (uint64_t mask : {uint64_t{0}, uint64_t{7}, UINT64_MAX}) {
         CompareWithMap(true, most, mask, seed);
       }

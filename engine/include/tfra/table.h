@@ -317,7 +317,7 @@ class Table {
 
   // One pass over the rows' metadata, on several threads: the predicate is called by all of them,
   // and must neither throw nor use the table. Reading threads go on; writing ones wait when they
-  // come to a shard that is being passed. REQUIRES (kInvalidArgument otherwise):
+  // come to a stripe that is being passed. REQUIRES (kInvalidArgument otherwise):
   // TableOptions::metadata.
   virtual Status CountIf(const MetadataPredicate& predicate, uint64_t* count) = 0;
   virtual Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) = 0;

@@ -35,7 +35,7 @@ struct TableStats : TableCounters {
   uint64_t index_bytes = 0;  // With scores and remembered counts.
   uint64_t row_bytes = 0;
   uint64_t string_bytes = 0;
-  // How often a shard of the index was rebuilt with a random seed, because searches were too long:
+  // How often a stripe of the index was rebuilt with a random seed, because searches were too long:
   // keys chosen to collide, or keys inserted in the order in which an export returns them.
   uint64_t reseeds = 0;
   uint64_t waiting = 0;          // Keys that were seen and may enter later, where these are known.

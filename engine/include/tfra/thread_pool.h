@@ -40,4 +40,8 @@ class StopScope {
   const std::function<bool()>* const around_;
 };
 
+// Gives the process a new pool and leaves the one before as it is: when the library is loaded, and
+// in the child of a fork. For the engine only.
+void StartThreadPool();
+
 }  // namespace tfra

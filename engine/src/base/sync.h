@@ -1,0 +1,108 @@
+// The two halves of optimistic reading: writers mark a bucket while they change it or its rows,
+// readers copy a row without a lock and afterwards check that the bucket did not change meanwhile.
+//
+// Row bytes are therefore read while they may be written, and the copy is thrown away when they
+// were. That is fine for the hardware but a data race for the language, and for ThreadSanitizer;
+// so under the sanitizer, and only there, row bytes are moved by atomic bits and edited in a copy.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#define TFRA_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TFRA_TSAN 1
+#endif
+#endif
+
+namespace tfra {
+
+inline constexpr size_t kCacheLine = 64;
+
+inline void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits a little longer each time; gives the CPU away when the holder has probably lost it.
+class Backoff {
+ public:
+  void Wait() {
+    if (++rounds_ < 64) {
+      CpuRelax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  int rounds_ = 0;
+};
+
+// Copies without a call where it can: most rows are one to eight cache lines.
+[[gnu::always_inline]] inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes % 64 != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (size_t i = 0; i < bytes; i += 64) {
+    std::memcpy(to + i, from + i, 64);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // Keeps it from becoming a call again.
+  }
+}
+
+#ifdef TFRA_TSAN
+
+inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 4) {
+    const uint32_t key_bits =
+        __atomic_load_n(reinterpret_cast<const uint32_t*>(from + i), __ATOMIC_RELAXED);
+    std::memcpy(to + i, &key_bits, bytes - i < 4 ? bytes - i : 4);
+  }
+}
+
+inline void AcquireFence() {}
+inline void ReleaseFence() {}
+
+// Runs edit(row) so that readers of the row are not raced with. REQUIRES: inside BeginWrite and
+// EndWrite of the row's bucket, or the row is not in the index.
+template <typename Edit>
+void EditRow(std::byte* row, size_t stride, Edit&& edit) {
+  thread_local std::vector<uint64_t> buffer;
+  buffer.resize((stride + 7) / 8);
+  std::byte* copy = reinterpret_cast<std::byte*>(buffer.data());
+  LoadRow(copy, row, stride);
+  edit(copy);
+  for (size_t i = 0; i < stride; i += 4) {
+    uint32_t key_bits;
+    std::memcpy(&key_bits, copy + i, 4);
+    __atomic_store_n(reinterpret_cast<uint32_t*>(row + i), key_bits, __ATOMIC_RELAXED);
+  }
+}
+
+#else
+
+inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
+  CopyBytes(to, from, bytes);
+}
+
+inline void AcquireFence() { std::atomic_thread_fence(std::memory_order_acquire); }
+inline void ReleaseFence() { std::atomic_thread_fence(std::memory_order_release); }
+
+template <typename Edit>
+[[gnu::always_inline]] inline void EditRow(std::byte* row, size_t, Edit&& edit) {
+  edit(row);
+}
+
+#endif
+
+}  // namespace tfra

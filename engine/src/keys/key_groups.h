@@ -1,0 +1,128 @@
+// The keys of a writing call, split over threads by stripe: equal keys meet in one group, in their
+// order, and no two groups write to the same stripe. Within a group keys keep their order, so that
+// the rows a call brings are read nearly in sequence.
+//
+// int64 keys are copied here, each read once, since another thread may change the caller's array (a
+// data loader that reuses its buffer). Each position then stands for one key, old or new,
+// throughout the call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/batch.h"
+#include "keys/keys.h"
+#include "keys/new_keys.h"
+#include "keys/stripes.h"
+
+namespace tfra {
+
+class KeyGroups {
+ public:
+  // bits: the keys as they were read.
+  template <typename Keys>
+  static KeyGroups Split(const KeyBatch& keys, KeyBits* bits);
+
+  size_t groups() const { return stripes_.size(); }
+  // The stripes that a group has keys of.
+  StripeSet stripes(size_t group) const { return stripes_[group]; }
+  // How many keys each stripe has, repeated ones included.
+  const std::array<uint64_t, kStripes>& stripe_keys() const { return stripe_keys_; }
+
+  // Calls body(keys, count) for the numbers of a group's keys, ascending, at most `most` at a time.
+  template <typename Body>
+  void ForEachRun(size_t group, size_t most, Body&& body) const;
+
+  // Keeps of equal keys the first, and chains the others to it. Returns the chains: for each key
+  // number the next equal one, or kEnd.
+  static constexpr uint32_t kEnd = KeyChains::kEnd;
+  std::unique_ptr<uint32_t[]> ExtractDuplicates(const KeyBits& bits);
+
+ private:
+  // The keys of one group in one chunk of the batch.
+  struct Segment {
+    uint32_t* keys;
+    size_t count;
+  };
+  Segment* segments(size_t group) { return segments_.data() + group * groups(); }
+  const Segment* segments(size_t group) const { return segments_.data() + group * groups(); }
+  static size_t GroupOf(uint32_t stripe, size_t groups) { return stripe * groups / kStripes; }
+  void ExtractDuplicates(const KeyBits& bits, size_t group, uint32_t* next);
+
+  struct GroupPlaces {
+    std::array<uint8_t, kStripes> group_of;
+    std::array<uint32_t*, kStripes> next;  // Where the next key of a group goes.
+  };
+  // Writes the numbers [begin, end) of keys of these stripes to their groups.
+  static void DealKeys(const uint8_t* stripe_of, size_t begin, size_t end, size_t groups,
+                       GroupPlaces* places);
+
+  std::unique_ptr<uint32_t[]> order_;  // Key numbers, by chunk and within a chunk by group.
+  std::vector<Segment> segments_;      // By group and within a group by chunk.
+  std::vector<StripeSet> stripes_;
+  std::array<uint64_t, kStripes> stripe_keys_{};
+};
+
+template <typename Keys>
+KeyGroups KeyGroups::Split(const KeyBatch& keys, KeyBits* bits) {
+  const size_t n = keys.size;
+  uint64_t* kept = nullptr;
+  *bits = Keys::kStrings ? KeyBits(keys) : KeyBits(n, &kept);
+  // Each key_bits is read once: what is kept is what the stripe was chosen by.
+  const auto read = [&](size_t i) TFRA_INLINE {
+    if constexpr (Keys::kStrings) return (*bits)[i];
+    const int64_t key = __atomic_load_n(keys.ints + i, __ATOMIC_RELAXED);
+    return kept[i] = static_cast<uint64_t>(key);
+  };
+  // Two per thread, so that one whose CPU is busy elsewhere does less.
+  const size_t threads = ThreadsFor(n);
+  const size_t groups = threads == 1 ? 1 : std::min<size_t>(2 * threads, kStripes);
+  KeyGroups result;
+  result.order_.reset(new uint32_t[n]);
+  result.segments_.resize(groups * groups);
+  result.stripes_.assign(groups, 0);
+  std::vector<std::array<uint64_t, kStripes>> counts(groups);
+  // As many chunks of the batch as groups; each is sorted by group on its own.
+  ParallelFor(groups, groups, [&](size_t chunk) {
+    const size_t begin = n * chunk / groups, end = n * (chunk + 1) / groups;
+    std::array<uint64_t, kStripes> count{};
+    const std::unique_ptr<uint8_t[]> stripe_of(new uint8_t[end - begin]);
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t stripe = StripeOf(Keys::Hash(read(i)));
+      stripe_of[i - begin] = static_cast<uint8_t>(stripe);
+      ++count[stripe];
+    }
+    GroupPlaces places;
+    uint32_t* place = result.order_.get() + begin;
+    for (uint32_t s = 0, group = 0; group < groups; ++group) {
+      places.next[group] = place;
+      for (; s < kStripes && GroupOf(s, groups) == group; ++s) {
+        places.group_of[s] = static_cast<uint8_t>(group);
+        place += count[s];
+      }
+      const size_t count_of_group = static_cast<size_t>(place - places.next[group]);
+      result.segments(group)[chunk] = {places.next[group], count_of_group};
+    }
+    DealKeys(stripe_of.get(), begin, end, groups, &places);
+    counts[chunk] = count;
+  });
+  for (uint32_t s = 0; s < kStripes; ++s) {
+    for (const auto& count : counts) result.stripe_keys_[s] += count[s];
+    if (result.stripe_keys_[s] > 0) result.stripes_[GroupOf(s, groups)] |= StripeSet{1} << s;
+  }
+  return result;
+}
+
+template <typename Body>
+void KeyGroups::ForEachRun(size_t group, size_t most, Body&& body) const {
+  for (size_t chunk = 0; chunk < groups(); ++chunk) {
+    const Segment& segment = segments(group)[chunk];
+    for (size_t k = 0; k < segment.count; k += most) {
+      body(segment.keys + k, std::min(most, segment.count - k));
+    }
+  }
+}
+
+}  // namespace tfra

@@ -1,0 +1,74 @@
+// The two kinds of keys, as the index sees them: a key_bits of 64 bits per key and its hash.
+//
+// For an int64 key the key_bits is the key. For a string it is a hash of the bytes, and whoever
+// finds the key_bits must still compare the bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "base/hash.h"
+#include "tfra/table.h"
+
+namespace tfra {
+
+struct IntKeys {
+  static constexpr bool kStrings = false;
+  [[gnu::always_inline]] static uint64_t Hash(uint64_t key_bits) { return MixInt64(key_bits); }
+};
+
+struct StringKeys {
+  static constexpr bool kStrings = true;
+  static uint64_t Hash(uint64_t key_bits) { return key_bits; }
+};
+
+// For hash tables that live as long as one call, and whose order nobody sees. The seed is drawn
+// once for the process: nobody can choose keys that collide.
+extern const uint64_t kScrambleSeed;
+[[gnu::always_inline]] inline uint64_t Scramble(uint64_t key_bits, uint64_t seed) {
+  return FoldMultiply(key_bits ^ seed, std::rotl(seed, 32) | 1);
+}
+
+// Whether keys of a call can be numbered by 32 bits, with a number to spare.
+Status CheckBatchSize(const KeyBatch& keys);
+
+// The keys of one call with their bits. Points to the strings of the KeyBatch it was made from.
+class KeyBits {
+ public:
+  KeyBits() = default;
+  // int64 keys are read where the caller has them, each time anew. Other threads may write to that
+  // array meanwhile: calls that change the table use KeyGroups::Split, which reads each key once.
+  explicit KeyBits(const KeyBatch& keys);
+  // Memory for n bits of int64 keys, which the caller fills through `bits` before anything else.
+  KeyBits(size_t n, uint64_t** bits);
+
+  size_t size() const { return size_; }
+  uint64_t operator[](size_t i) const { return bits_[i]; }
+  const uint64_t* data() const { return bits_; }
+  // The bytes of key i; empty for int64 keys.
+  std::string_view bytes(size_t i) const {
+    return strings_ == nullptr ? std::string_view() : strings_[i];
+  }
+
+  // The keys [begin, end) with numbers from 0 on. Points to what these KeyBits hold.
+  KeyBits Part(size_t begin, size_t end) const {
+    return KeyBits(end - begin, bits_ + begin, strings_ == nullptr ? nullptr : strings_ + begin);
+  }
+
+  bool Equal(size_t i, size_t j) const {
+    return bits_[i] == bits_[j] && (strings_ == nullptr || strings_[i] == strings_[j]);
+  }
+
+ private:
+  KeyBits(size_t size, const uint64_t* bits, const std::string_view* strings)
+      : size_(size), bits_(bits), strings_(strings) {}
+
+  size_t size_ = 0;
+  const uint64_t* bits_ = nullptr;
+  const std::string_view* strings_ = nullptr;
+  std::unique_ptr<uint64_t[]> own_;
+};
+
+}  // namespace tfra

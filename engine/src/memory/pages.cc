@@ -1,0 +1,147 @@
+#include "memory/pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/sync.h"
+#include "memory/page_pool.h"
+
+namespace tfra {
+namespace {
+
+// Below this the allocator of the C library wastes less than whole pages would.
+constexpr size_t kSmallBlock = PagePool::kSmallest;
+
+// Sanitizers see better what is used too long if every block is mapped.
+#ifdef TFRA_SANITIZED
+constexpr bool kPools = false;
+#else
+constexpr bool kPools = true;
+#endif
+
+bool MayBePooled(size_t bytes) {
+  return kPools && bytes >= kSmallBlock && bytes < PagePool::kLimit;
+}
+
+// Never destroyed: tables may be, after it would be.
+PagePool& Pool() {
+  static PagePool* const pool = new PagePool();
+  return *pool;
+}
+
+std::atomic<int64_t> successes_left{-1};
+
+size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// 4 KiB on x86, 16 on Apple's CPUs, up to 64 on other ARM ones.
+size_t PageSize() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+std::byte* Map(size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
+}
+
+// Maps one huge page too many, then cuts both ends off.
+std::byte* MapAligned(size_t bytes) {
+  const size_t whole = RoundUp(bytes, PageSize());
+  std::byte* raw = Map(whole + kHugePage);
+  if (raw == nullptr) return nullptr;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(raw);
+  const size_t head = RoundUp(address, kHugePage) - address;
+  const size_t tail = kHugePage - head;
+  if (head > 0) munmap(raw, head);
+  if (tail > 0) munmap(raw + head + whole, tail);
+  return raw + head;
+}
+
+// A hint: where huge pages are off memory works as before, only slower.
+void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  (void)madvise(pages, bytes, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace
+
+void LockPagePool() { Pool().Lock(); }
+
+void UnlockPagePool() { Pool().Unlock(); }
+
+std::byte* MapHugePages(size_t bytes) {
+  std::byte* pages = MapAligned(bytes);
+  if (pages != nullptr) AskForHugePages(pages, bytes);
+  return pages;
+}
+
+void UnmapPages(std::byte* pages, size_t bytes) { munmap(pages, bytes); }
+
+void FailAllocationsForTesting(int64_t successes) { successes_left = successes; }
+
+bool AllocationFailsForTesting() {
+  if (successes_left.load(std::memory_order_relaxed) < 0) return false;
+  int64_t left = successes_left.load();
+  while (left > 0 && !successes_left.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
+}
+
+std::byte* AllocatePages(size_t bytes, size_t huge_from) {
+  // A size that wrapped around, or that no address space holds.
+  if (bytes > (size_t{1} << 46) || AllocationFailsForTesting()) return nullptr;
+  if (bytes < kSmallBlock) {
+    const size_t rounded = RoundUp(bytes > 0 ? bytes : 1, kCacheLine);
+    void* block = std::aligned_alloc(kCacheLine, rounded);
+    if (block != nullptr) std::memset(block, 0, rounded);
+    return static_cast<std::byte*>(block);
+  }
+  if (MayBePooled(bytes) && huge_from == 0) {
+    // If there are no addresses for so many more, perhaps there are some for this one.
+    if (std::byte* block = Pool().Allocate(bytes)) return block;
+  }
+  if (bytes < kHugePage) return Map(bytes);
+  std::byte* pages = MapAligned(bytes);
+  if (pages != nullptr && huge_from < bytes) AskForHugePages(pages + huge_from, bytes - huge_from);
+  return pages;
+}
+
+void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (bytes < kSmallBlock) return;
+  // In steps: while memory comes no thread of the process can map or unmap any.
+  constexpr size_t kStep = 2 * kHugePage;
+  for (size_t done = 0; done < bytes; done += kStep) {
+    const size_t step = std::min(kStep, RoundUp(bytes - done, PageSize()));
+    (void)madvise(pages + done, step, MADV_POPULATE_WRITE);
+  }
+#endif
+}
+
+void FreePages(std::byte* pages, size_t bytes) {
+  if (bytes < kSmallBlock) {
+    std::free(pages);
+  } else if (pages != nullptr && !(MayBePooled(bytes) && Pool().Free(pages, bytes))) {
+    UnmapPages(pages, bytes);
+  }
+}
+
+bool ReleasePages(std::byte* start, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(start);
+  const size_t head = RoundUp(address, PageSize()) - address;
+  if (bytes < head + PageSize()) return true;
+  const size_t whole = (bytes - head) / PageSize() * PageSize();
+#ifdef __linux__
+  return madvise(start + head, whole, MADV_DONTNEED) == 0;
+#else
+  // Elsewhere that hint need not clear the pages, so that new ones take their place.
+  return mmap(start + head, whole, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+#endif
+}
+
+}  // namespace tfra

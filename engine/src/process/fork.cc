@@ -1,0 +1,85 @@
+// What the engine does around fork(). Nothing includes this file: it registers itself with the C
+// library when the engine is loaded.
+//
+// The child of a fork has one thread and a copy of the memory as it was at that moment. A lock that
+// another thread held then stays locked in the child for ever, and what that thread was changing
+// stays half changed. So the thread that forks first takes the locks below, which waits until no
+// thread is in the middle of a change, and the parent and the child release them. In the child
+// every table is whole: each row is as it was before a call under way, or as that call leaves it.
+// The rest of such a call does not happen there.
+//
+// The lock order. A thread that holds a lock takes only locks that come later in this list:
+//
+//   1. the list of tables              (table_base.cc)
+//   2. RowTiers::StripeTier::demoting   in ascending order of stripes
+//   3. Stripe::mutex                    in ascending order of stripes
+//   4. RowTiers::covering_
+//   5. RowArena::mutex_
+//   6. RowRecords::claiming_
+//   7. RowRecords::mutex_
+//   8. CountMemory::mutex_
+//   9. the mutex of retired memory     (read_guard.cc)
+//  10. PagePool::mutex_
+//  11. the mutex of the thread pool    (thread_pool.cc)
+//
+// No thread holds locks of the levels 2 to 6 of two tables. Level 7 is different: a thread that
+// holds a stripe of one table may free retired slots of another. Therefore fork takes the locks
+// level by level, and not table by table. Mutexes that live in the memory of one call come last of
+// all, and a forked child never sees them again.
+//
+// fork takes the levels 1, 2, 3, 5, 9 and 10. The others need not be taken:
+//   - 4, 6 and 8 are held only by threads that hold a lock of level 2 or 3.
+//   - 7: a child never takes it, since it cannot use the file of its parent (row_slots.cc).
+//   - 11: the child has a new thread pool.
+//
+// A new mutex of the engine gets a place in this list. Variables inside of functions whose
+// initialization runs code (static, std::call_once) hold a lock meanwhile: this file initializes
+// them when the library is loaded.
+//
+// Calls that hold all stripes of a table for long, as Clear and Shrink, make fork wait for so long.
+// What other threads had allocated or were about to free is lost to the child. Its counters, as
+// TableStats::string_bytes, do not have what calls under way would have added at their end.
+
+#include <pthread.h>
+
+#include "kernels/update_kernels.h"
+#include "memory/pages.h"
+#include "memory/read_guard.h"
+#include "table/table_base.h"
+#include "tfra/thread_pool.h"
+#include "tiers/row_file.h"
+
+namespace tfra {
+namespace {
+
+void Prepare() {
+  TableBase::LockAllForFork();
+  LockRetired();
+  LockPagePool();
+}
+
+void Unlock() {
+  UnlockPagePool();
+  UnlockRetired();
+  TableBase::UnlockAllAfterFork();
+}
+
+void StartChild() {
+  ForgetOtherThreads();
+  StartThreadPool();
+  CountFork();
+  Unlock();
+}
+
+// Runs when the library is loaded. Calls everything whose first call initializes something.
+[[gnu::constructor]] void Load() {
+  Prepare();
+  Unlock();
+  StartThreadPool();
+  (void)KernelsFor(BestIsa());
+  // Fails only without memory for it. Then forks are as they would be without this file.
+  (void)pthread_atfork(Prepare, Unlock, StartChild);
+}
+
+}  // namespace
+}  // namespace tfra

@@ -1,0 +1,50 @@
+#include "rows/row_layout.h"
+
+#include <cstring>
+
+#include "kernels/dispatch.h"
+#include "tfra/table.h"
+
+namespace tfra {
+namespace {
+
+size_t AlignUp(size_t offset, size_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
+template <typename Compute>
+std::vector<std::byte> InitialSlots(const std::vector<SlotSpec>& slots, size_t dim) {
+  std::vector<Compute> elements;
+  for (const SlotSpec& slot : slots) {
+    elements.insert(elements.end(), slot.scalar ? 1 : dim, static_cast<Compute>(slot.initial));
+  }
+  std::vector<std::byte> bytes(elements.size() * sizeof(Compute));
+  if (!bytes.empty()) std::memcpy(bytes.data(), elements.data(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+RowLayout::RowLayout(const TableOptions& options) : slots(SlotLayout(options.rule)) {
+  const size_t dim = static_cast<size_t>(options.dim);
+  // KeyBits of four bytes at least: rows are copied, and checked for races, by the key_bits.
+  size_t alignment = 4;
+  value_bytes = dim * SizeOf(options.value_type);
+  if (SizeOf(options.value_type) == 8) alignment = 8;
+
+  initial_slots = ComputeType(options.value_type) == ValueType::kFloat64
+                      ? InitialSlots<double>(slots, dim)
+                      : InitialSlots<float>(slots, dim);
+  slots_offset = AlignUp(value_bytes, alignment);
+  slots_bytes = initial_slots.size();
+  size_t end = AlignUp(slots_offset + slots_bytes, 4);
+  key_offset = end;
+  if (options.key_type == KeyType::kString) {
+    alignment = 8;
+    key_offset = AlignUp(end, 8);
+    end = key_offset + sizeof(void*);
+  }
+  stride = AlignUp(end, alignment);
+}
+
+}  // namespace tfra

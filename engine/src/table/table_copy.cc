@@ -1,0 +1,90 @@
+// A table's content with other slots.
+#include <cstring>
+
+#include "rows/row_layout.h"
+#include "table/table_base.h"
+
+namespace tfra {
+namespace {
+
+// Where a slot of one layout is in another.
+struct SlotMove {
+  size_t from, to, bytes;
+};
+
+std::vector<SlotMove> SharedSlots(const Table& from, const Table& to) {
+  const size_t element = SizeOf(ComputeType(from.options().value_type));
+  std::vector<SlotMove> moves;
+  size_t to_offset = 0;
+  for (const SlotInfo& wanted : to.slots()) {
+    size_t from_offset = 0;
+    for (const SlotInfo& slot : from.slots()) {
+      if (slot.name == wanted.name && slot.elements == wanted.elements) {
+        moves.push_back({from_offset, to_offset, slot.elements * element});
+        break;
+      }
+      from_offset += slot.elements * element;
+    }
+    to_offset += wanted.elements * element;
+  }
+  return moves;
+}
+
+// The slots of a batch in the layout of the other table.
+std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const ExportBatch& batch,
+                                 size_t from_bytes, const std::vector<std::byte>& initial) {
+  std::vector<std::byte> slots(batch.size * initial.size());
+  if (initial.empty()) return slots;
+  for (size_t i = 0; i < batch.size; ++i) {
+    std::byte* row = slots.data() + i * initial.size();
+    std::memcpy(row, initial.data(), initial.size());
+    for (const SlotMove& move : moves) {
+      std::memcpy(row + move.to, batch.slots.data() + i * from_bytes + move.from, move.bytes);
+    }
+  }
+  return slots;
+}
+
+}  // namespace
+
+Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
+                           std::unique_ptr<Table>* copy) try {
+  TableOptions options = options_;
+  options.rule = rule;
+  options.initial_capacity = std::max(options.initial_capacity, static_cast<int64_t>(this->size()));
+  std::unique_ptr<Table> other;
+  TFRA_RETURN_IF_ERROR(Create(options, &other));
+  other->SetEpoch(epoch());
+  const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
+  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(options.value_type));
+  const std::vector<std::byte> initial = RowLayout(options).initial_slots;
+
+  // The rows of one call are in memory together, and those of a batch are of one stripe or two.
+  const size_t batch_rows = options.tiers.fast_bytes > 0 ? 1024 : 16384;
+  ExportBatch batch;
+  std::vector<std::string_view> keys, values;
+  for (ExportCursor cursor; !cursor.done;) {
+    TFRA_RETURN_IF_ERROR(Export(batch_rows, &cursor, &batch));
+    const std::vector<std::byte> slots = MoveSlots(moves, batch, from_bytes, initial);
+    keys.assign(batch.string_keys.begin(), batch.string_keys.end());
+    values.assign(batch.string_values.begin(), batch.string_values.end());
+    const KeyBatch key_batch = options.key_type == KeyType::kString
+                                   ? KeyBatch(keys.data(), keys.size())
+                                   : KeyBatch(batch.int_keys.data(), batch.int_keys.size());
+    const void* rows = options.value_type == ValueType::kString
+                           ? static_cast<const void*>(values.data())
+                           : static_cast<const void*>(batch.values.data());
+    const bool bounded = options.bound.max_capacity > 0;
+    TFRA_RETURN_IF_ERROR(
+        other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
+                      options.metadata ? batch.metadata.data() : nullptr,
+                      bounded ? Scores{Scores::kExact, batch.scores.data()} : Scores()));
+  }
+  // Every table is a TableBase.
+  static_cast<TableBase*>(other.get())->CopyHistory(static_cast<TableBase*>(this));
+  *copy = std::move(other);
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+}  // namespace tfra

@@ -1,6 +1,0 @@
-#include "update_kernels.h"
-
-#ifdef TFRA_X86_KERNELS
-#define TFRA_KERNEL_NAMESPACE avx2
-#include "update_kernels.inc"
-#endif
