@@ -29,7 +29,7 @@ void Use(Table* table, Input* input) {
   const size_t n = input->Below(24);
   std::vector<int64_t> ints(n);
   std::vector<std::string> strings(n);
-  const bool has_strings = table->options().key_type == KeyType::kString;
+  const bool has_strings = table->spec().key_type == KeyType::kString;
   for (size_t i = 0; i < n; ++i) {
     if (has_strings) {
       strings[i] = input->StringKey();
@@ -70,11 +70,11 @@ bool Same(const AdmissionState& a, const AdmissionState& b) {
 }
 
 // States of `tables` tables one after the other, some of their bytes changed.
-AdmissionState ChangedState(const TableOptions& options, Input* input, uint32_t tables) {
+AdmissionState ChangedState(const TableSpec& spec, Input* input, uint32_t tables) {
   AdmissionState state;
   for (uint32_t t = 0; t < tables; ++t) {
     std::unique_ptr<Table> table;
-    REQUIRE_OK(Table::Create(options, &table));
+    REQUIRE_OK(Table::Create(spec, &table));
     Use(table.get(), input);
     const AdmissionState one = SavedOf(table.get());
     state.int_keys.insert(state.int_keys.end(), one.int_keys.begin(), one.int_keys.end());
@@ -113,20 +113,19 @@ AdmissionState AnyState(Input* input) {
 }
 
 void Run(Input* input) {
-  TableOptions options;
-  options.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
-  options.rule.kind = RuleKind::kSgd;
-  options.metadata = input->Flag();
-  options.admission = SpecOf(input);
+  TableSpec spec;
+  spec.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
+  spec.rule.kind = RuleKind::kSgd;
+  spec.metadata = input->Flag();
+  spec.admission = SpecOf(input);
   std::unique_ptr<Table> table;
-  REQUIRE_OK(Table::Create(options, &table));
+  REQUIRE_OK(Table::Create(spec, &table));
   Use(table.get(), input);
   const AdmissionState before = SavedOf(table.get());
 
   const uint32_t parts = 1 + input->Below(3), part = input->Below(4);
-  if (input->Below(4) == 0) options.admission = SpecOf(input);  // That of another rule.
-  const AdmissionState state =
-      input->Flag() ? ChangedState(options, input, parts) : AnyState(input);
+  if (input->Below(4) == 0) spec.admission = SpecOf(input);  // That of another rule.
+  const AdmissionState state = input->Flag() ? ChangedState(spec, input, parts) : AnyState(input);
   const Status status = table->RestoreAdmission(state, part, parts);
   const AdmissionState after = SavedOf(table.get());
   if (status.ok()) {

@@ -44,12 +44,12 @@ bool Same(const std::vector<Compute>& a, const std::vector<Compute>& b) {
 template <typename Compute>
 void Run(Input* input, ValueType type) {
   const size_t dim = 1 + input->Below(5), n = input->Below(48);
-  TableOptions options;
-  options.value_type = type;
-  options.dim = static_cast<int64_t>(dim);
-  options.initializer.kind = InitializerKind::kUniform;
+  TableSpec spec;
+  spec.value_type = type;
+  spec.dim = static_cast<int64_t>(dim);
+  spec.initializer.kind = InitializerKind::kUniform;
   std::unique_ptr<Table> table;
-  REQUIRE_OK(Table::Create(options, &table));
+  REQUIRE_OK(Table::Create(spec, &table));
 
   std::vector<int64_t> keys(n);
   for (int64_t& key : keys) key = input->IntKey();

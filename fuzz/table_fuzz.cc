@@ -29,37 +29,37 @@ using Row = std::vector<int>;
 constexpr int kMostCalls = 200;
 constexpr uint32_t kMostKeys = 24;
 
-TableOptions OptionsOf(Input* input) {
+TableSpec SpecOf(Input* input) {
   constexpr ValueType kTypes[] = {ValueType::kFloat32, ValueType::kFloat64, ValueType::kInt32,
                                   ValueType::kInt64, ValueType::kString};
-  TableOptions options;
-  options.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
-  options.value_type = kTypes[input->Below(std::size(kTypes))];
-  options.dim = 1 + input->Below(3);
-  options.metadata = input->Flag();
-  if (input->Flag()) options.bound.max_capacity = 1 + input->Below(40);
-  options.bound.strategy = static_cast<EvictStrategy>(input->Below(5));
-  options.bound.remember_counts = false;
-  if (IsFloating(options.value_type)) options.rule.kind = RuleKind::kSgd;
-  return options;
+  TableSpec spec;
+  spec.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
+  spec.value_type = kTypes[input->Below(std::size(kTypes))];
+  spec.dim = 1 + input->Below(3);
+  spec.metadata = input->Flag();
+  if (input->Flag()) spec.bound.max_capacity = 1 + input->Below(40);
+  spec.bound.strategy = static_cast<EvictStrategy>(input->Below(5));
+  spec.bound.remember_counts = false;
+  if (IsFloating(spec.value_type)) spec.rule.kind = RuleKind::kSgd;
+  return spec;
 }
 
 // The bound of the model: a table without one is never full.
-Bound BoundOf(const TableOptions& options) {
-  Bound bound = options.bound;
+Bound BoundOf(const TableSpec& spec) {
+  Bound bound = spec.bound;
   if (bound.max_capacity == 0) bound.max_capacity = INT64_MAX;
   return bound;
 }
 
 class Program {
  public:
-  Program(const TableOptions& options, Input* input)
-      : options_(options),
-        dim_(static_cast<size_t>(options.dim)),
-        bounded_(options.bound.max_capacity > 0),
+  Program(const TableSpec& spec, Input* input)
+      : spec_(spec),
+        dim_(static_cast<size_t>(spec.dim)),
+        bounded_(spec.bound.max_capacity > 0),
         input_(*input),
-        reference_(BoundOf(options)) {
-    REQUIRE_OK(Table::Create(options, &table_));
+        reference_(BoundOf(spec)) {
+    REQUIRE_OK(Table::Create(spec, &table_));
     SetClock(1000);
   }
 
@@ -88,14 +88,14 @@ class Program {
     std::vector<int64_t> ints;
     std::vector<std::string> strings;
     for (size_t i = 0; i < n; ++i) {
-      if (options_.key_type == KeyType::kString) {
+      if (spec_.key_type == KeyType::kString) {
         strings.push_back(input_.StringKey());
       } else {
         ints.push_back(input_.IntKey());
       }
     }
-    return options_.key_type == KeyType::kString ? TestKeys(std::move(strings))
-                                                 : TestKeys(KeyType::kInt64, ints);
+    return spec_.key_type == KeyType::kString ? TestKeys(std::move(strings))
+                                              : TestKeys(KeyType::kInt64, ints);
   }
   TestKeys Keys() { return Keys(input_.Below(kMostKeys)); }
 
@@ -106,7 +106,7 @@ class Program {
   Batch MakeBatch() {
     TestKeys keys = Keys();
     const size_t n = keys.size();
-    TestRows rows = TestRows::Make(options_.value_type, n, dim_, [&](size_t, size_t) {
+    TestRows rows = TestRows::Make(spec_.value_type, n, dim_, [&](size_t, size_t) {
       return static_cast<int>(input_.Below(100));
     });
     Batch batch{std::move(keys), std::move(rows), {}, std::vector<size_t>(n)};
@@ -115,7 +115,7 @@ class Program {
       batch.first[i] = first.emplace(batch.keys.Name(i), i).first->second;
     }
     if (!bounded_ || input_.Below(3) > 0) return batch;
-    const EvictStrategy strategy = options_.bound.strategy;
+    const EvictStrategy strategy = spec_.bound.strategy;
     const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
     given_.resize(n);
     for (uint64_t& score : given_) score = Score();
@@ -126,7 +126,7 @@ class Program {
   // The value of a row of the model and its metadata after one more write. count: whether that is
   // counted.
   Row Written(Row value, const Row* found, bool count = true) const {
-    if (!options_.metadata) return value;
+    if (!spec_.metadata) return value;
     uint32_t writes = found == nullptr ? 0 : static_cast<uint32_t>(found->back());
     if (count && writes < UINT32_MAX) ++writes;
     value.resize(dim_);
@@ -149,8 +149,8 @@ class Program {
     table_->SetClock(now);
   }
 
-  bool numeric() const { return options_.value_type != ValueType::kString; }
-  bool floating() const { return IsFloating(options_.value_type); }
+  bool numeric() const { return spec_.value_type != ValueType::kString; }
+  bool floating() const { return IsFloating(spec_.value_type); }
 
   void Call() {
     switch (input_.Below(18)) {
@@ -195,7 +195,7 @@ class Program {
     const Batch batch = MakeBatch();
     const NewKeys new_keys = TakeNewKeys();
     std::vector<RowMetadata> metadata(batch.size());
-    const bool given = options_.metadata && input_.Flag();
+    const bool given = spec_.metadata && input_.Flag();
     for (RowMetadata& row : metadata) row = {input_.Take<uint32_t>(), input_.Take<uint32_t>()};
     REQUIRE_OK(table_->Assign(batch.keys.batch(), batch.rows.in(), nullptr,
                               given ? metadata.data() : nullptr, batch.scores, new_keys));
@@ -239,7 +239,7 @@ class Program {
 
   void FindOrInsert() {
     const Batch batch = MakeBatch();
-    TestRows values(options_.value_type, batch.size(), dim_);
+    TestRows values(spec_.value_type, batch.size(), dim_);
     Flags exists(batch.size());
     const Items before = reference_.items;
     REQUIRE_OK(table_->FindOrInsert(batch.keys.batch(), {Defaults::kRowPerKey, batch.rows.in()},
@@ -298,8 +298,8 @@ class Program {
     const NewKeys new_keys = TakeNewKeys();
     UpdateParams params;
     params.learning_rate = 1;
-    const Status status = table_->ApplyGradients(
-        batch.keys.batch(), batch.rows.in(), options_.value_type, params, batch.scores, new_keys);
+    const Status status = table_->ApplyGradients(batch.keys.batch(), batch.rows.in(),
+                                                 spec_.value_type, params, batch.scores, new_keys);
     REQUIRE(status.ok() == floating());
     if (!status.ok()) return;
     reference_.Write(batch.keys, batch.scores,
@@ -315,7 +315,7 @@ class Program {
     const TestKeys keys = Keys();
     const NewKeys new_keys = numeric() ? TakeNewKeys() : NewKeys::kDrop;
     const Status status = table_->Touch(keys.batch(), new_keys);
-    REQUIRE(status.ok() == options_.metadata);
+    REQUIRE(status.ok() == spec_.metadata);
     if (!status.ok()) return;
     std::set<std::string> met;
     std::vector<bool> first(keys.size());
@@ -337,7 +337,7 @@ class Program {
   void Lookup() {
     const TestKeys keys = Keys();
     const size_t n = keys.size();
-    TestRows values(options_.value_type, n, dim_);
+    TestRows values(spec_.value_type, n, dim_);
     Flags exists(n), contains(n), scored(n), dated(n);
     std::vector<uint64_t> scores(n, 7);
     std::vector<RowMetadata> metadata(n, RowMetadata{7, 7});
@@ -345,7 +345,7 @@ class Program {
     REQUIRE_OK(table_->Contains(keys.batch(), contains.data()));
     REQUIRE(table_->LookupScores(keys.batch(), scores.data(), scored.data()).ok() == bounded_);
     REQUIRE(table_->LookupMetadata(keys.batch(), metadata.data(), dated.data()).ok() ==
-            options_.metadata);
+            spec_.metadata);
     for (size_t i = 0; i < n; ++i) {
       const auto item = reference_.items.find(keys.Name(i));
       const bool found = item != reference_.items.end();
@@ -353,7 +353,7 @@ class Program {
       REQUIRE(exists[i] == found && contains[i] == found);
       REQUIRE(values.Row(i) == ValueOf(row));
       if (bounded_) REQUIRE(scored[i] == found && scores[i] == (found ? item->second.score : 0));
-      if (!options_.metadata) continue;
+      if (!spec_.metadata) continue;
       REQUIRE(dated[i] == found);
       REQUIRE(static_cast<int>(metadata[i].time) == (found ? (*row)[dim_] : 0));
       REQUIRE(static_cast<int>(metadata[i].count) == (found ? (*row)[dim_ + 1] : 0));
@@ -367,7 +367,7 @@ class Program {
         input_.Flag() ? input_.Below(64) : static_cast<uint64_t>(input_.Integer());
     uint64_t evicted = 0;
     const Status status = table_->Restrict(keep, ranking, &evicted);
-    REQUIRE(status.ok() == options_.metadata);
+    REQUIRE(status.ok() == spec_.metadata);
     if (!status.ok()) return;
     const uint64_t size = reference_.items.size();
     REQUIRE(evicted == (size > keep ? size - keep : 0));
@@ -395,7 +395,7 @@ class Program {
     rule.written_before = input_.Flag() ? now_ : input_.Take<uint32_t>();
     uint64_t expired = 0;
     const Status status = table_->Expire(rule, &expired);
-    if (!options_.metadata) {
+    if (!spec_.metadata) {
       REQUIRE(!status.ok() || rule.written_before == 0);
       return;
     }
@@ -475,7 +475,7 @@ class Program {
         break;
       default: {
         std::unique_ptr<Table> copy;
-        REQUIRE_OK(table_->CopyWithRule(options_.rule, true, &copy));
+        REQUIRE_OK(table_->CopyWithRule(spec_.rule, true, &copy));
         REQUIRE(copy->clock() == now_ && copy->epoch() == table_->epoch());
         table_.swap(copy);
         REQUIRE(ItemsOf(Exported()) == reference_.items);
@@ -493,17 +493,17 @@ class Program {
   }
 
   Items ItemsOf(const ExportBatch& batch) const {
-    const TestRows rows = TestRows::Of(options_.value_type, dim_, batch);
-    REQUIRE(batch.metadata.size() == (options_.metadata ? batch.size : 0));
+    const TestRows rows = TestRows::Of(spec_.value_type, dim_, batch);
+    REQUIRE(batch.metadata.size() == (spec_.metadata ? batch.size : 0));
     REQUIRE(batch.scores.size() == (bounded_ ? batch.size : 0));
     Items items;
     for (size_t i = 0; i < batch.size; ++i) {
       Item item{rows.Row(i), bounded_ ? batch.scores[i] : 0};
-      if (options_.metadata) {
+      if (spec_.metadata) {
         item.row.push_back(static_cast<int>(batch.metadata[i].time));
         item.row.push_back(static_cast<int>(batch.metadata[i].count));
       }
-      const std::string name = options_.key_type == KeyType::kString
+      const std::string name = spec_.key_type == KeyType::kString
                                    ? batch.string_keys[i]
                                    : std::to_string(batch.int_keys[i]);
       REQUIRE(items.emplace(name, std::move(item)).second);
@@ -530,14 +530,14 @@ class Program {
     }
     const Items items = ItemsOf(Exported());
     REQUIRE(table_->size() == items.size());
-    REQUIRE(!bounded_ || items.size() <= static_cast<size_t>(options_.bound.max_capacity));
+    REQUIRE(!bounded_ || items.size() <= static_cast<size_t>(spec_.bound.max_capacity));
     REQUIRE(test::ScoresOf(items) == test::ScoresOf(reference_.items));
     REQUIRE(AllKnown(items));
     reference_.items = items;
     reference_.evicted.clear();
   }
 
-  const TableOptions options_;
+  const TableSpec spec_;
   const size_t dim_;
   const bool bounded_;
   Input& input_;
@@ -552,7 +552,7 @@ class Program {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tfra::fuzz::Input input(data, size);
-  const tfra::TableOptions options = tfra::fuzz::OptionsOf(&input);
-  tfra::fuzz::Program(options, &input).Run();
+  const tfra::TableSpec spec = tfra::fuzz::SpecOf(&input);
+  tfra::fuzz::Program(spec, &input).Run();
   return 0;
 }

@@ -94,7 +94,7 @@ Values::Values(const ValuesArgument& argument, ValueType type, size_t count, con
 KeyScores::KeyScores(const Table& table, const ScoresArgument& argument, size_t keys) {
   if (!argument) return;
   RequireBytes(argument->size() * sizeof(uint64_t), keys * sizeof(uint64_t), "scores");
-  const EvictStrategy strategy = table.options().bound.strategy;
+  const EvictStrategy strategy = table.spec().bound.strategy;
   const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
   scores_ = Scores{counts ? Scores::kCounts : Scores::kExact, argument->data()};
 }

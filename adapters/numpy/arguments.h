@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "tfra/options.h"
+#include "tfra/spec.h"
 #include "tfra/status.h"
 #include "tfra/table.h"
 

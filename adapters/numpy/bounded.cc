@@ -4,7 +4,7 @@ namespace tfra::python {
 namespace {
 
 size_t ElementsOf(const Table& table, size_t keys) {
-  return keys * static_cast<size_t>(table.options().dim);
+  return keys * static_cast<size_t>(table.spec().dim);
 }
 
 ScorePredicate RangeOf(uint64_t at_least, std::optional<uint64_t> below) {
@@ -28,7 +28,7 @@ nb::tuple AssignAndEvict(Table& table, const KeysArgument& keys_argument,
                          const ScoresArgument& scores_argument,
                          const std::optional<OutBytes>& rejected) {
   const Keys keys(keys_argument);
-  const Values values(values_argument, table.options().value_type, ElementsOf(table, keys.size()),
+  const Values values(values_argument, table.spec().value_type, ElementsOf(table, keys.size()),
                       "values");
   const KeyScores scores(table, scores_argument, keys.size());
   bool* mask = rejected ? MaskOf(*rejected, keys.size(), "rejected") : nullptr;
@@ -43,7 +43,7 @@ nb::tuple AssignAndEvict(Table& table, const KeysArgument& keys_argument,
 void AssignExisting(Table& table, const KeysArgument& keys_argument,
                     const ValuesArgument& values_argument, const ScoresArgument& scores_argument) {
   const Keys keys(keys_argument);
-  const Values values(values_argument, table.options().value_type, ElementsOf(table, keys.size()),
+  const Values values(values_argument, table.spec().value_type, ElementsOf(table, keys.size()),
                       "values");
   const KeyScores scores(table, scores_argument, keys.size());
   Run([&] {
@@ -58,7 +58,7 @@ nb::object FindOrInsert(Table& table, const KeysArgument& keys_argument, int def
   const Keys keys(keys_argument);
   const KeyScores scores(table, scores_argument, keys.size());
   bool* mask = MaskOf(exists, keys.size(), "exists");
-  const ValueType type = table.options().value_type;
+  const ValueType type = table.spec().value_type;
   const size_t n = ElementsOf(table, keys.size());
   Defaults defaults;
   defaults.kind = static_cast<Defaults::Kind>(default_kind);

@@ -16,19 +16,19 @@
 namespace tfra::python {
 namespace {
 
-TableOptions OptionsOf(const std::string& key_type, const std::string& value_type, int64_t dim,
-                       const nb::dict& initializer, const nb::dict& rule, bool metadata,
-                       const nb::dict& admission, int64_t capacity) {
-  TableOptions options;
-  options.key_type = KeyTypeOf(key_type);
-  options.value_type = ValueTypeOf(value_type);
-  options.dim = dim;
-  options.initializer = InitializerOf(initializer);
-  options.rule = RuleOf(rule);
-  options.metadata = metadata;
-  options.admission = AdmissionOf(admission);
-  options.initial_capacity = capacity;
-  return options;
+TableSpec SpecOf(const std::string& key_type, const std::string& value_type, int64_t dim,
+                 const nb::dict& initializer, const nb::dict& rule, bool metadata,
+                 const nb::dict& admission, int64_t capacity) {
+  TableSpec spec;
+  spec.key_type = KeyTypeOf(key_type);
+  spec.value_type = ValueTypeOf(value_type);
+  spec.dim = dim;
+  spec.initializer = InitializerOf(initializer);
+  spec.rule = RuleOf(rule);
+  spec.metadata = metadata;
+  spec.admission = AdmissionOf(admission);
+  spec.initial_capacity = capacity;
+  return spec;
 }
 
 nb::dict DictOf(const TableStats& stats) {
@@ -65,8 +65,8 @@ nb::dict DictOf(const TableStats& stats) {
 
 class NativeTable {
  public:
-  explicit NativeTable(const TableOptions& options) {
-    Run([&] { return Table::Create(options, &table_); });
+  explicit NativeTable(const TableSpec& spec) {
+    Run([&] { return Table::Create(spec, &table_); });
   }
 
   nb::object Lookup(const KeysArgument& keys_argument, int default_kind,
@@ -202,10 +202,10 @@ class NativeTable {
     ExportBatch batch;
     RunReading([&](const auto& stop) {
       // Of tiered tables the file is read in tasks, in the order of the whole file.
-      const TableOptions& options = table_->options();
-      const bool strings = options.key_type == KeyType::kString || type() == ValueType::kString;
-      return strings && options.tiers.fast_bytes == 0 ? ExportInParts(stop, &batch)
-                                                      : table_->ExportAll(&batch);
+      const TableSpec& spec = table_->spec();
+      const bool strings = spec.key_type == KeyType::kString || type() == ValueType::kString;
+      return strings && spec.tiers.fast_bytes == 0 ? ExportInParts(stop, &batch)
+                                                   : table_->ExportAll(&batch);
     });
     return RowsOf(&batch);
   }
@@ -250,7 +250,7 @@ class NativeTable {
   nb::tuple AdmissionStateOf() {
     AdmissionState state;
     Run([&] { return table_->ExportAdmission(&state); });
-    nb::object keys = table_->options().key_type == KeyType::kString
+    nb::object keys = table_->spec().key_type == KeyType::kString
                           ? nb::object(BytesList(state.string_keys))
                           : nb::cast(ArrayOf(std::move(state.int_keys)));
     return nb::make_tuple(keys, NumbersOf(state.seen), ArrayOf(std::move(state.filter)));
@@ -364,8 +364,8 @@ class NativeTable {
     return ArrayOf(std::move(numbers));
   }
 
-  ValueType type() const { return table_->options().value_type; }
-  size_t dim() const { return static_cast<size_t>(table_->options().dim); }
+  ValueType type() const { return table_->spec().value_type; }
+  size_t dim() const { return static_cast<size_t>(table_->spec().dim); }
 
   std::unique_ptr<Table> table_;
   std::atomic<int64_t> step_{0};
@@ -388,11 +388,11 @@ NB_MODULE(_native, m) {
              int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
              const nb::dict& admission, int64_t capacity, const nb::dict& bound,
              const nb::dict& tiers) {
-            TableOptions options = OptionsOf(key_type, value_type, dim, initializer, rule, metadata,
-                                             admission, capacity);
-            options.bound = BoundOf(bound);
-            options.tiers = TiersOf(tiers);
-            new (self) NativeTable(options);
+            TableSpec spec =
+                SpecOf(key_type, value_type, dim, initializer, rule, metadata, admission, capacity);
+            spec.bound = BoundOf(bound);
+            spec.tiers = TiersOf(tiers);
+            new (self) NativeTable(spec);
           },
           "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
           "admission"_a, "capacity"_a, "bound"_a, "tiers"_a)
@@ -435,11 +435,11 @@ NB_MODULE(_native, m) {
       [](const std::string& key_type, const std::string& value_type, int64_t dim,
          const nb::dict& initializer, const nb::dict& rule, bool metadata,
          const nb::dict& admission, int64_t keys, double key_bytes, uint64_t fast_bytes) {
-        TableOptions options =
-            OptionsOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0);
-        options.tiers.fast_bytes = fast_bytes;
+        TableSpec spec =
+            SpecOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0);
+        spec.tiers.fast_bytes = fast_bytes;
         TableStats estimate;
-        Raise(EstimateMemory(options, keys, key_bytes, &estimate));
+        Raise(EstimateMemory(spec, keys, key_bytes, &estimate));
         return DictOf(estimate);
       },
       "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,

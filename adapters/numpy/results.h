@@ -117,10 +117,10 @@ void RunReading(Call&& call) {
 // milliseconds. A call of usual size is one part, in which nothing is looked for.
 template <typename Call>
 void RunInParts(const Table& table, size_t n, Call&& call) {
-  const TableOptions& options = table.options();
-  const size_t row = static_cast<size_t>(options.dim) * SizeOf(options.value_type);
+  const TableSpec& spec = table.spec();
+  const size_t row = static_cast<size_t>(spec.dim) * SizeOf(spec.value_type);
   size_t part = std::clamp((size_t{64} << 20) / row, size_t{1} << 14, size_t{1} << 20);
-  if (options.tiers.fast_bytes > 0) part /= 16;  // Rows may have to be read from the file.
+  if (spec.tiers.fast_bytes > 0) part /= 16;  // Rows may have to be read from the file.
   if (n <= part) return Run([&] { return call(0, n); });
   RunReading([&](const std::function<bool()>& stop) {
     for (size_t begin = 0;; begin += part) {
@@ -161,14 +161,13 @@ inline nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> ArrayOf(std::vector<std::byt
 
 // The keys of an export, which it loses.
 inline nb::object KeysOf(const Table& table, ExportBatch* batch) {
-  return table.options().key_type == KeyType::kString
-             ? nb::object(BytesList(batch->string_keys))
-             : nb::cast(ArrayOf(std::move(batch->int_keys)));
+  return table.spec().key_type == KeyType::kString ? nb::object(BytesList(batch->string_keys))
+                                                   : nb::cast(ArrayOf(std::move(batch->int_keys)));
 }
 
 // Its values.
 inline nb::object ValuesOf(const Table& table, ExportBatch* batch) {
-  return table.options().value_type == ValueType::kString
+  return table.spec().value_type == ValueType::kString
              ? nb::object(BytesList(batch->string_values))
              : nb::cast(ArrayOf(std::move(batch->values)));
 }

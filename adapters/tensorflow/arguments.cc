@@ -25,10 +25,10 @@ std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input, const
 }
 
 void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores) {
-  const TableOptions &expected = first->options(), &options = table->options();
+  const TableSpec &expected = first->spec(), &spec = table->spec();
   if (table.named().key_dtype == first.named().key_dtype &&
-      options.value_type == expected.value_type && options.dim == expected.dim &&
-      (!metadata || options.metadata == expected.metadata) &&
+      spec.value_type == expected.value_type && spec.dim == expected.dim &&
+      (!metadata || spec.metadata == expected.metadata) &&
       (!scores || IsBounded(*table) == IsBounded(*first))) {
     return;
   }
@@ -36,8 +36,8 @@ void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, b
       "expected `tables` of the same types and dim, all or none with metadata and with scores. "
       "Received one of dim " +
       std::to_string(expected.dim) + " and " + NameOf(expected.value_type) +
-      " values, and one of dim " + std::to_string(options.dim) + " and " +
-      NameOf(options.value_type) + " values");
+      " values, and one of dim " + std::to_string(spec.dim) + " and " + NameOf(spec.value_type) +
+      " values");
 }
 
 Keys::Keys(const NamedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
@@ -66,11 +66,11 @@ Keys::Keys(Tensor tensor)
 }
 
 Values::Values(const NamedTable& table, Tensor tensor, const char* name)
-    : row_dims_(table.scalars ? Dims() : Dims{table.table->options().dim}),
+    : row_dims_(table.scalars ? Dims() : Dims{table.table->spec().dim}),
       name_(name),
       tensor_(std::move(tensor)),
       dims_(tensor_.dims()) {
-  RequireType(tensor_.type(), DataTypeOf(table.table->options().value_type), name);
+  RequireType(tensor_.type(), DataTypeOf(table.table->spec().value_type), name);
   if (tensor_.type() == TF_STRING) views_ = ViewsOf(tensor_);
 }
 
@@ -88,7 +88,7 @@ KeyScores::KeyScores(const OpContext& context, int input, const TableUse& table,
   RequireOneAtMost(context, input, "scores");
   RequireShape(tensor_, keys.dims(), "scores");
   RequireNoNegative(tensor_);
-  const EvictStrategy strategy = table->options().bound.strategy;
+  const EvictStrategy strategy = table->spec().bound.strategy;
   const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
   if (!counts && strategy != EvictStrategy::kCustomized) {
     InvalidArgument(

@@ -86,7 +86,7 @@ inline void ClampScores(uint64_t* scores, size_t count) {
                  [](uint64_t score) { return std::min<uint64_t>(score, INT64_MAX); });
 }
 
-inline bool IsBounded(const Table& table) { return table.options().bound.max_capacity > 0; }
+inline bool IsBounded(const Table& table) { return table.spec().bound.max_capacity > 0; }
 // Throws unless keys of the table have scores.
 void RequireBounded(const Table& table);
 // Throws if one of the scores, int64, is negative.

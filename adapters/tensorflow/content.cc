@@ -75,13 +75,13 @@ const int64_t* Content::epoch() const {
 
 // Tables on several devices write a rule each.
 void Content::ReadRule(const TableUse& table) {
-  const TableOptions& options = table->options();
+  const TableSpec& spec = table->spec();
   const auto* texts = rules_.data<const TString>();
   for (int64_t i = 0; i < rules_.elements(); ++i) {
     const std::string text(texts[i].view());
     const RuleSpec rule = RuleOf(text);
     size_t elements;
-    const Status status = CheckRule(rule, options.value_type, options.dim, &elements);
+    const Status status = CheckRule(rule, spec.value_type, spec.dim, &elements);
     if (!status.ok()) InvalidArgument("`rule`: " + status.message());
     if (i > 0 && elements != slot_elements_) {
       Mismatch("rule", "rules with " + std::to_string(slot_elements_) + " numbers in the slots",
@@ -96,9 +96,9 @@ void Content::CheckShapes(const TableUse& table) const {
   const auto n = static_cast<int64_t>(keys_.size());
   const auto w = static_cast<int64_t>(waiting_keys_.size());
   const auto s = static_cast<int64_t>(sum_keys_.size());
-  const int64_t dim = table->options().dim;
+  const int64_t dim = table->spec().dim;
   const int64_t devices = std::max<int64_t>(rules_.elements(), 1);
-  const TF_DataType slot_type = DataTypeOf(ComputeType(table->options().value_type));
+  const TF_DataType slot_type = DataTypeOf(ComputeType(table->spec().value_type));
   // The shape of each field, and the one that it has if the tables were without it.
   struct Field {
     const char* name;

@@ -46,11 +46,11 @@ EvictStrategy StrategyOf(const std::string& name) {
   return EvictStrategy::kCustomized;  // The op takes no other name.
 }
 
-std::string Describe(TF_DataType key_dtype, const TableOptions& options) {
-  std::string text = std::string(NameOf(key_dtype)) + " keys, " + NameOf(options.value_type) +
-                     " values and dim " + std::to_string(options.dim);
-  if (options.bound.max_capacity == 0) return text;
-  return text + ", of at most " + std::to_string(options.bound.max_capacity) + " keys";
+std::string Describe(TF_DataType key_dtype, const TableSpec& spec) {
+  std::string text = std::string(NameOf(key_dtype)) + " keys, " + NameOf(spec.value_type) +
+                     " values and dim " + std::to_string(spec.dim);
+  if (spec.bound.max_capacity == 0) return text;
+  return text + ", of at most " + std::to_string(spec.bound.max_capacity) + " keys";
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ std::shared_ptr<NamedTable> CreateKernel::Make() const {
   table->key_dtype = key_dtype;
   table->scalars = scalars;
   table->step_per_epoch = step_per_epoch;
-  const Status status = Table::Create(options, &table->table);
+  const Status status = Table::Create(spec, &table->table);
   if (status.code() == StatusCode::kIoError) {
     throw OpError(TF_INTERNAL, "`tier_directory`: " + status.message() +
                                    ". Expected a directory that exists, can be written to and has "
@@ -72,34 +72,34 @@ std::shared_ptr<NamedTable> CreateKernel::Make() const {
 
 void CreateKernel::RequireSame(const NamedTable& table) const {
   const std::shared_lock lock(table.mutex);
-  const TableOptions& there = table.table->options();
-  if (table.key_dtype == key_dtype && there.value_type == options.value_type &&
-      there.dim == options.dim && table.scalars == scalars &&
-      there.bound.max_capacity == options.bound.max_capacity &&
-      there.bound.strategy == options.bound.strategy) {
+  const TableSpec& there = table.table->spec();
+  if (table.key_dtype == key_dtype && there.value_type == spec.value_type &&
+      there.dim == spec.dim && table.scalars == scalars &&
+      there.bound.max_capacity == spec.bound.max_capacity &&
+      there.bound.strategy == spec.bound.strategy) {
     return;
   }
-  InvalidArgument("expected a table with " + Describe(key_dtype, options) +
+  InvalidArgument("expected a table with " + Describe(key_dtype, spec) +
                   ", but the one of that name has " + Describe(table.key_dtype, there));
 }
 
 void* NewCreateKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<CreateKernel>(construction, [&](CreateKernel& kernel) {
     kernel.key_dtype = TypeAttribute(construction, "key_dtype");
-    TableOptions& options = kernel.options;
-    options.key_type = kernel.key_dtype == TF_STRING ? KeyType::kString : KeyType::kInt64;
-    options.value_type = ValueTypeOf(TypeAttribute(construction, "value_dtype"));
+    TableSpec& spec = kernel.spec;
+    spec.key_type = kernel.key_dtype == TF_STRING ? KeyType::kString : KeyType::kInt64;
+    spec.value_type = ValueTypeOf(TypeAttribute(construction, "value_dtype"));
     const int64_t dim = IntAttribute(construction, "dim");
     kernel.scalars = dim == 0;
-    options.dim = kernel.scalars ? 1 : dim;
-    options.initial_capacity = IntAttribute(construction, "capacity");
-    options.initializer = InitializerOf(StringAttribute(construction, "initializer"));
-    options.metadata = BoolAttribute(construction, "metadata");
-    options.admission = AdmissionOf(StringAttribute(construction, "admission"));
-    options.bound.max_capacity = IntAttribute(construction, "max_capacity");
-    options.bound.strategy = StrategyOf(StringAttribute(construction, "evict_strategy"));
-    options.tiers.fast_bytes = static_cast<uint64_t>(IntAttribute(construction, "fast_bytes"));
-    options.tiers.directory = StringAttribute(construction, "tier_directory");
+    spec.dim = kernel.scalars ? 1 : dim;
+    spec.initial_capacity = IntAttribute(construction, "capacity");
+    spec.initializer = InitializerOf(StringAttribute(construction, "initializer"));
+    spec.metadata = BoolAttribute(construction, "metadata");
+    spec.admission = AdmissionOf(StringAttribute(construction, "admission"));
+    spec.bound.max_capacity = IntAttribute(construction, "max_capacity");
+    spec.bound.strategy = StrategyOf(StringAttribute(construction, "evict_strategy"));
+    spec.tiers.fast_bytes = static_cast<uint64_t>(IntAttribute(construction, "fast_bytes"));
+    spec.tiers.directory = StringAttribute(construction, "tier_directory");
     kernel.step_per_epoch = IntAttribute(construction, "step_per_epoch");
   });
 }

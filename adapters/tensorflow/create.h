@@ -17,7 +17,7 @@ struct CreateKernel {
   TF_DataType key_dtype;
   bool scalars;
   int64_t step_per_epoch;
-  TableOptions options;
+  TableSpec spec;
 
   std::shared_ptr<NamedTable> Make() const;
   // Throws if a table that exists already is of other types, another dim or another bound.

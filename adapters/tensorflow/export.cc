@@ -81,8 +81,8 @@ class Exporter {
   Exporter(const OpContext& context, std::vector<TableUse> tables)
       : context_(context), tables_(std::move(tables)) {
     const Table& first = *tables_[0];
-    type_ = first.options().value_type;
-    dim_ = first.options().dim;
+    type_ = first.spec().value_type;
+    dim_ = first.spec().dim;
     slot_elements_ = first.slot_elements();
   }
 
@@ -118,7 +118,7 @@ class Exporter {
   TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
   size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
-  bool has_metadata() const { return first()->options().metadata; }
+  bool has_metadata() const { return first()->spec().metadata; }
 
   // Makes room for so many rows.
   void Resize(size_t rows, const Parts& parts) {
@@ -270,10 +270,10 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
     {
       std::vector<TableUse> tables = UseTables(context, 0);
       for (const TableUse& table : tables) {
-        if (rule.kind == RuleKind::kNone) rule = table->options().rule;
+        if (rule.kind == RuleKind::kNone) rule = table->spec().rule;
       }
       const auto fits = [&](const TableUse& table) {
-        return table->options().rule == rule && !table.named().slots_start_anew;
+        return table->spec().rule == rule && !table.named().slots_start_anew;
       };
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
@@ -304,7 +304,7 @@ void ExportPart(void*, TF_OpKernelContext* op) {
     ExportBatch batch;
     Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
     const auto rows = static_cast<int64_t>(batch.size);
-    const ValueType type = table->options().value_type;
+    const ValueType type = table->spec().value_type;
     const TF_DataType key_dtype = table.named().key_dtype;
     const Tensor keys = context.Output(0, key_dtype, {rows});
     if (key_dtype == TF_STRING) {
@@ -314,13 +314,13 @@ void ExportPart(void*, TF_OpKernelContext* op) {
     } else {
       std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
     }
-    const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->options().dim});
+    const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->spec().dim});
     if (type == ValueType::kString) {
       StoreStrings(batch.string_values, values);
     } else if (rows > 0) {
       std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
     }
-    const bool has_metadata = table->options().metadata;
+    const bool has_metadata = table->spec().metadata;
     auto* metadata =
         context.Output(2, TF_INT64, {rows, has_metadata ? 2 : 0}).template data<int64_t>();
     for (const RowMetadata& each : batch.metadata) {
@@ -340,7 +340,7 @@ void Snapshot(void*, TF_OpKernelContext* op) {
     exporter.Run(
         {.each_key_once = true, .values = true, .slots_and_metadata = true, .scores = true});
     const TableUse& table = exporter.first();
-    StoreStrings({TextOf(table->options().rule)}, context.Output(5, TF_STRING, {1}));
+    StoreStrings({TextOf(table->spec().rule)}, context.Output(5, TF_STRING, {1}));
     auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();
     epoch[0] = table->epoch();
     epoch[1] = table.named().steps;

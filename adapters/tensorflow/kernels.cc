@@ -58,7 +58,7 @@ void Lookup(void*, TF_OpKernelContext* op) {
       if (kMissing == Missing::kInitial) given = Defaults();
       dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
     }
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->options().value_type), dims);
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->spec().value_type), dims);
     bool* exists = nullptr;
     if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
     StoreValues(values, [&](void* out) { return table->Lookup(keys.batch(), given, out, exists); });

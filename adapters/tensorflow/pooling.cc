@@ -144,7 +144,7 @@ void LookupPooled(void* kernel, TF_OpKernelContext* op) {
     const Segments segments(wanted, keys, context.Input(2), context.Input(3));
     const Values row(table.named(), context.Input(4), "row");
     row.RequireOneRow();
-    wanted.RequireResultOf(table->options().value_type);
+    wanted.RequireResultOf(table->spec().value_type);
     Dims dims = {segments.size()};
     dims.insert(dims.end(), row.dims().begin(), row.dims().end());
     const Tensor out = LargeOutput(context, 0, wanted.result_type, dims);

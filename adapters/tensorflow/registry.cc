@@ -5,9 +5,7 @@
 namespace tfra::tf {
 
 void TableUse::TakeRule(const RuleSpec& rule) {
-  const auto fits = [&] {
-    return named_->table->options().rule == rule && !named_->slots_start_anew;
-  };
+  const auto fits = [&] { return named_->table->spec().rule == rule && !named_->slots_start_anew; };
   while (!fits()) {
     lock_.unlock();
     {

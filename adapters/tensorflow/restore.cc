@@ -63,7 +63,7 @@ std::vector<uint32_t> BestFirst(const uint64_t* scores, size_t n) {
 template <typename Key>
 void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
                  const std::vector<uint32_t>& order, std::vector<Picker> rows) {
-  const size_t batch = table->options().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
+  const size_t batch = table->spec().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
   std::vector<Key> picked;
   const auto flush = [&] {
     Check(table->Assign(KeyBatch(picked.data(), picked.size()), rows[0].picked(), rows[1].picked(),
@@ -89,7 +89,7 @@ void RequireTablesAlike(const OpContext& context, int tables) {
   for (int i = 1; i < tables; ++i) {
     const TableUse table = UseTable(context, i, "tables");
     RequireAlike(first, table, true, true);
-    if (!(table->options().admission == first->options().admission)) {
+    if (!(table->spec().admission == first->spec().admission)) {
       InvalidArgument("expected `tables` of one rule of admission, received others");
     }
   }
@@ -111,7 +111,7 @@ const int32_t* PartsOf(const Tensor& parts, const char* name, const Keys& keys,
 // In place of what is in the table.
 void RestoreRows(const TableUse& table, const Content& content, const int32_t* part_of,
                  int32_t part) {
-  const TableOptions& options = table->options();
+  const TableSpec& spec = table->spec();
   Check(table->Clear());
   table.ForgetOwner();
   if (IsBounded(*table) && content.epoch() != nullptr) {
@@ -121,14 +121,14 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
   }
   // What was saved without slots, metadata or scores is restored with initial ones.
   const void* slots = content.slots();
-  const RowMetadata* metadata = options.metadata ? content.metadata() : nullptr;
+  const RowMetadata* metadata = spec.metadata ? content.metadata() : nullptr;
   const uint64_t* scores = IsBounded(*table) ? content.scores() : nullptr;
   std::vector<uint32_t> order;
-  if (scores != nullptr && static_cast<int64_t>(content.size()) > options.bound.max_capacity) {
+  if (scores != nullptr && static_cast<int64_t>(content.size()) > spec.bound.max_capacity) {
     order = BestFirst(scores, content.size());
   }
   const KeyBatch& keys = content.keys().batch();
-  if (part_of == nullptr && options.tiers.fast_bytes == 0 && order.empty()) {
+  if (part_of == nullptr && spec.tiers.fast_bytes == 0 && order.empty()) {
     Check(table->Assign(keys, content.values(), slots, metadata, ExactScores(scores)));
     return;
   }
@@ -137,11 +137,11 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
   const int64_t of_part = part_of == nullptr ? static_cast<int64_t>(keys.size)
                                              : std::count(part_of, part_of + keys.size, part);
   Check(table->Reserve(of_part));
-  const size_t element = options.value_type == ValueType::kString ? sizeof(std::string_view)
-                                                                  : SizeOf(options.value_type);
+  const size_t element =
+      spec.value_type == ValueType::kString ? sizeof(std::string_view) : SizeOf(spec.value_type);
   const std::vector<Picker> rows = {
-      Picker(content.values(), static_cast<size_t>(options.dim) * element),
-      Picker(slots, table->slot_elements() * SizeOf(ComputeType(options.value_type))),
+      Picker(content.values(), static_cast<size_t>(spec.dim) * element),
+      Picker(slots, table->slot_elements() * SizeOf(ComputeType(spec.value_type))),
       Picker(metadata, sizeof(RowMetadata)), Picker(scores, sizeof(uint64_t))};
   if (keys.type == KeyType::kString) {
     RestorePart(&*table, keys.strings, part_of, part, keys.size, order, rows);
@@ -199,7 +199,7 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
 
     const auto restore_admission = [&](const TableUse& table, int i) {
       // Where every key may enter, nothing need be known of those that waited.
-      if (table->options().admission.kind == AdmissionKind::kAll) return;
+      if (table->spec().admission.kind == AdmissionKind::kAll) return;
       const auto part = static_cast<int32_t>(split.first_part) + i;
       Check(table->RestoreAdmission(WaitingOf(content, waiting_part_of, part),
                                     static_cast<uint32_t>(part),

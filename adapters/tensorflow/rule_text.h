@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tfra/options.h"
+#include "tfra/spec.h"
 
 namespace tfra::tf {
 

@@ -36,8 +36,8 @@ void SetRows(const OpContext& context, const TableUse& table, const ExportBatch&
   } else {
     std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
   }
-  const ValueType type = table->options().value_type;
-  const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->options().dim});
+  const ValueType type = table->spec().value_type;
+  const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->spec().dim});
   if (type == ValueType::kString) {
     StoreStrings(batch.string_values, values);
   } else if (rows > 0) {
@@ -83,7 +83,7 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
     } else {
       dims.insert(dims.end(), rows.dims().begin(), rows.dims().end());
     }
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->options().value_type), dims);
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->spec().value_type), dims);
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
     StoreValues(values, [&](void* out) {
       return table->FindOrInsert(keys.batch(), defaults, out, exists, scores.get());

@@ -29,7 +29,7 @@ struct ClaimKernel {
 // that rule.
 int64_t SlotElements(const TableUse& table, const RuleSpec& rule) {
   size_t elements = 0;
-  Check(CheckRule(rule, table->options().value_type, table->options().dim, &elements));
+  Check(CheckRule(rule, table->spec().value_type, table->spec().dim, &elements));
   return static_cast<int64_t>(elements);
 }
 
@@ -42,14 +42,14 @@ TableUse UseOfOptimizer(const OpContext& context, const void* kernel) {
   const bool is_other = !owners.empty() && std::none_of(owners.begin(), owners.end(), [&](auto& o) {
     return o.second == peek.optimizer;
   });
-  if (is_other || table->options().rule != peek.rule || table.named().slots_start_anew) {
+  if (is_other || table->spec().rule != peek.rule || table.named().slots_start_anew) {
     throw OpError(
         TF_FAILED_PRECONDITION,
         "a table has the slots of one optimizer, from its first step on. Expected those of '" +
             peek.optimizer + "', rule '" + TextOf(peek.rule) +
             "'. Received a table with those of '" +
             (owners.empty() ? "nobody" : owners.begin()->second) + "', rule '" +
-            TextOf(table->options().rule) + "'.");
+            TextOf(table->spec().rule) + "'.");
   }
   return table;
 }
@@ -166,9 +166,9 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     TableUse table = UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     const Tensor gradients = context.Input(2);
-    RequireShape(gradients, RowDims(keys, table->options().dim), "gradients");
+    RequireShape(gradients, RowDims(keys, table->spec().dim), "gradients");
     const KeyScores scores(context, 5, table, keys);
-    Check(CheckStep(step.rule, params, table->options().value_type, ValueTypeOf(gradients.type())));
+    Check(CheckStep(step.rule, params, table->spec().value_type, ValueTypeOf(gradients.type())));
     table.TakeRule(step.rule);
     Check(table->ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
                                 params, scores.get(), step.new_keys));
@@ -183,8 +183,8 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     TableUse table = kPeek ? UseOfOptimizer(context, kernel) : UseTable(context, 0);
     const Keys keys(table.named(), context.Input(1));
     Values(table.named(), context.Input(2), "like_row").RequireOneRow();
-    const ValueType type = table->options().value_type;
-    const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->options().dim));
+    const ValueType type = table->spec().value_type;
+    const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->spec().dim));
     const Tensor slots =
         context.Output(1, DataTypeOf(ComputeType(type)), RowDims(keys, SlotElements(table, rule)));
     if (!kPeek) table.TakeRule(rule);
@@ -204,7 +204,7 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     const Values values(table.named(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
-    RequireType(slots.type(), DataTypeOf(ComputeType(table->options().value_type)), "slots");
+    RequireType(slots.type(), DataTypeOf(ComputeType(table->spec().value_type)), "slots");
     RequireShape(slots, RowDims(keys, SlotElements(table, rule)), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     const KeyScores scores(context, 4, table, keys);

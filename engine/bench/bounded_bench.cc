@@ -96,7 +96,7 @@ void Pass(Table* table, const Config& config, size_t pass, Rates* best) {
   raise(&best->lookup_half, Lookup(table, config.dim, KeysOf(table)));
   raise(&best->insert, Insert(table, config.dim, first + n / 2, first + n));
   Require(table->size() == n, "the size of a full table");
-  if (table->options().bound.max_capacity > 0) {
+  if (table->spec().bound.max_capacity > 0) {
     const uint64_t before = table->stats().evictions;
     raise(&best->insert_evicting, Insert(table, config.dim, first + n, first + 3 * n));
     const tfra::TableStats stats = table->stats();
@@ -107,12 +107,12 @@ void Pass(Table* table, const Config& config, size_t pass, Rates* best) {
 }
 
 void Run(const Config& config, tfra::EvictStrategy strategy, const char* name) {
-  tfra::TableOptions options;
-  options.dim = static_cast<int64_t>(config.dim);
+  tfra::TableSpec spec;
+  spec.dim = static_cast<int64_t>(config.dim);
   std::unique_ptr<Table> unbounded, bounded;
-  RequireOk(Table::Create(options, &unbounded));
-  options.bound = {static_cast<int64_t>(config.keys), strategy};
-  RequireOk(Table::Create(options, &bounded));
+  RequireOk(Table::Create(spec, &unbounded));
+  spec.bound = {static_cast<int64_t>(config.keys), strategy};
+  RequireOk(Table::Create(spec, &bounded));
   Rates without, with;
   // In the first pass the tables grow and take their memory, as users see it.
   double filling = 0;

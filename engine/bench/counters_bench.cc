@@ -27,9 +27,9 @@ using tfra::Table;
 constexpr size_t kBatch = 65'536;
 
 // Table::Create of one library. The name is that of the Itanium ABI.
-using CreateTable = tfra::Status (*)(const tfra::TableOptions&, std::unique_ptr<Table>*);
+using CreateTable = tfra::Status (*)(const tfra::TableSpec&, std::unique_ptr<Table>*);
 constexpr char kCreate[] =
-    "_ZN4tfra5Table6CreateERKNS_12TableOptionsEPSt10unique_ptrIS0_St14default_deleteIS0_EE";
+    "_ZN4tfra5Table6CreateERKNS_9TableSpecEPSt10unique_ptrIS0_St14default_deleteIS0_EE";
 
 void Require(bool condition, const char* what) {
   if (condition) return;
@@ -46,11 +46,11 @@ CreateTable Load(const char* path) {
 }
 
 std::unique_ptr<Table> Build(CreateTable create, size_t keys, int64_t dim) {
-  tfra::TableOptions options;
-  options.dim = dim;
-  options.initial_capacity = static_cast<int64_t>(keys);
+  tfra::TableSpec spec;
+  spec.dim = dim;
+  spec.initial_capacity = static_cast<int64_t>(keys);
   std::unique_ptr<Table> table;
-  Require(create(options, &table).ok(), "a table");
+  Require(create(spec, &table).ok(), "a table");
   std::vector<int64_t> batch(kBatch);
   const std::vector<float> values(kBatch * static_cast<size_t>(dim), 1.0f);
   for (size_t begin = 0; begin < keys; begin += kBatch) {

@@ -164,11 +164,11 @@ void Print(const char* name, size_t keys, size_t dim, double rate, double raw, d
   std::fflush(stdout);
 }
 
-tfra::TableOptions Options(size_t dim, bool adam) {
-  tfra::TableOptions options;
-  options.dim = static_cast<int64_t>(dim);
-  if (adam) options.rule.kind = tfra::RuleKind::kAdam;
-  return options;
+tfra::TableSpec Spec(size_t dim, bool adam) {
+  tfra::TableSpec spec;
+  spec.dim = static_cast<int64_t>(dim);
+  if (adam) spec.rule.kind = tfra::RuleKind::kAdam;
+  return spec;
 }
 
 // Inserts keys 0 .. keys - 1 in batches and returns the seconds inside the table.
@@ -304,7 +304,7 @@ void RunPlain(const Config& config, size_t keys, size_t dim) {
   for (int build = 0; build < (keys > 10'000'000 ? 4 : 8); ++build) {
     table.reset();
     touch = std::min(touch, FirstTouch(config, keys * (dim * 4 + 24)));
-    RequireOk(Table::Create(Options(dim, false), &table));
+    RequireOk(Table::Create(Spec(dim, false), &table));
     seconds = std::min(seconds, Build(config, table.get(), keys, dim, build == 0));
   }
   const auto batch = [&](size_t r) { return KeyBatch(queries.key[r].data(), config.batch); };
@@ -346,7 +346,7 @@ void RunAdam(const Config& config, size_t keys, size_t dim) {
   Pages rows(keys * dim * 4 * 3);
   std::memset(rows.floats(), 0, keys * dim * 4 * 3);
   std::unique_ptr<Table> table;
-  RequireOk(Table::Create(Options(dim, true), &table));
+  RequireOk(Table::Create(Spec(dim, true), &table));
   Build(config, table.get(), keys, dim, false);
   tfra::UpdateParams params;
   const auto raw = [&](size_t r) {

@@ -84,12 +84,12 @@ class Zipf {
   const double low_, high_, shift_;
 };
 
-tfra::TableOptions OptionsOf(const Config& config, bool adam) {
-  tfra::TableOptions options;
-  options.dim = static_cast<int64_t>(config.dim);
-  if (adam) options.rule.kind = tfra::RuleKind::kAdam;
-  options.bound = {static_cast<int64_t>(config.keys), tfra::EvictStrategy::kLru};
-  return options;
+tfra::TableSpec SpecOf(const Config& config, bool adam) {
+  tfra::TableSpec spec;
+  spec.dim = static_cast<int64_t>(config.dim);
+  if (adam) spec.rule.kind = tfra::RuleKind::kAdam;
+  spec.bound = {static_cast<int64_t>(config.keys), tfra::EvictStrategy::kLru};
+  return spec;
 }
 
 // Keys in random order of their frequencies, so that the last ones are not the most frequent.
@@ -122,7 +122,7 @@ Rate Lookups(Table* table, const Config& config, const std::vector<int64_t>& ids
   for (size_t round = 0; round < kRounds; ++round) {
     const int64_t* keys = ids.data() + round * kBatch;
     RequireOk(table->Lookup(KeyBatch(keys, kBatch), {}, rows.data(), nullptr));
-    if (table->options().rule.kind != tfra::RuleKind::kNone) continue;
+    if (table->spec().rule.kind != tfra::RuleKind::kNone) continue;
     for (size_t i = 0; i < kBatch; i += 16) {
       Require(rows[i * config.dim + i % config.dim] == ValueOf(keys[i]), "a row that was read");
     }
@@ -150,10 +150,10 @@ void Compare(const Config& config, bool adam, const char* name,
              Rate (*measure)(Table*, const Config&, const std::vector<int64_t>&)) {
   std::unique_ptr<Table> fast, tiered;
   const uint64_t before = ResidentBytes();
-  tfra::TableOptions options = OptionsOf(config, adam);
-  options.tiers.fast_bytes = config.keys * config.dim * 4 * (adam ? 3 : 1) / config.part;
-  options.tiers.directory = config.directory;
-  RequireOk(Table::Create(options, &tiered));
+  tfra::TableSpec spec = SpecOf(config, adam);
+  spec.tiers.fast_bytes = config.keys * config.dim * 4 * (adam ? 3 : 1) / config.part;
+  spec.tiers.directory = config.directory;
+  RequireOk(Table::Create(spec, &tiered));
   Build(tiered.get(), config);
   Zipf zipf(config.keys, 1);
   std::vector<int64_t> ids(kRounds * kBatch);
@@ -167,7 +167,7 @@ void Compare(const Config& config, bool adam, const char* name,
   }
   const uint64_t own = ids.capacity() * sizeof(ids[0]);
   const uint64_t resident = ResidentBytes() - before - own;
-  RequireOk(Table::Create(OptionsOf(config, adam), &fast));
+  RequireOk(Table::Create(SpecOf(config, adam), &fast));
   Build(fast.get(), config);
   Rate best_fast, best_tiered;
   const auto raise = [](Rate* best, const Rate& rate) {
@@ -191,7 +191,7 @@ void Compare(const Config& config, bool adam, const char* name,
   std::printf("  rows in the file %.1f %% of ids; a read per %.2f, %.0f bytes written for each\n",
               100 * slow / all, slow / static_cast<double>(stats.io_reads - start.io_reads),
               static_cast<double>(stats.bytes_written - start.bytes_written) / slow);
-  const uint64_t budget = options.tiers.fast_bytes + stats.index_bytes;
+  const uint64_t budget = spec.tiers.fast_bytes + stats.index_bytes;
   std::printf("  resident %.0f MB, of fast level + index %.0f MB: %.2f (at most 1.15)\n",
               Megabytes(resident), Megabytes(budget),
               static_cast<double>(resident) / static_cast<double>(budget));
@@ -201,10 +201,10 @@ void Compare(const Config& config, bool adam, const char* name,
 }
 
 void Large(const Config& config) {
-  tfra::TableOptions options = OptionsOf(config, true);
-  options.tiers = {config.fast_bytes, config.directory};
+  tfra::TableSpec spec = SpecOf(config, true);
+  spec.tiers = {config.fast_bytes, config.directory};
   std::unique_ptr<Table> table;
-  RequireOk(Table::Create(options, &table));
+  RequireOk(Table::Create(spec, &table));
   const auto report = [&](const char* what, double seconds, double keys) {
     const TableStats stats = table->stats();
     std::printf(

@@ -89,11 +89,11 @@ TEST(BloomFilterIsRarelyEarly) {
 TEST(BloomFilterMemoryIsKnownAndConstant) {
   for (uint32_t min_count : {2, 100, 1000}) {
     for (int64_t keys : {1, 1000, 300000}) {
-      const AdmissionSpec spec = Bloom(min_count, keys, 0.01);
-      const TableOptions options = AdmittingOptions(KeyType::kInt64, spec);
-      std::unique_ptr<Table> table = MakeTable(options);
+      const AdmissionSpec admission = Bloom(min_count, keys, 0.01);
+      const TableSpec spec = AdmittingSpec(KeyType::kInt64, admission);
+      std::unique_ptr<Table> table = MakeTable(spec);
       const uint64_t bytes = table->stats().admission_bytes;
-      CHECK_EQ(bytes, FilterShape::For(spec).StripeBytes() * kStripes);
+      CHECK_EQ(bytes, FilterShape::For(admission).StripeBytes() * kStripes);
       See(*table, TestKeys::Range(KeyType::kInt64, 0, 20000));
       CHECK_EQ(table->stats().admission_bytes, bytes);
       CHECK_EQ(table->stats().waiting, 0u);  // Not known.
@@ -102,7 +102,7 @@ TEST(BloomFilterMemoryIsKnownAndConstant) {
       CHECK(state.filter.size() >= bytes && state.filter.size() <= bytes + 64);
       for (int64_t size : {0, 1000, 1000000}) {
         TableStats estimate;
-        CHECK_OK(EstimateMemory(options, size, 0, &estimate));
+        CHECK_OK(EstimateMemory(spec, size, 0, &estimate));
         CHECK_EQ(estimate.admission_bytes, bytes);
       }
     }

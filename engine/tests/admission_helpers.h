@@ -30,16 +30,16 @@ inline AdmissionSpec Probability(double probability, uint64_t seed) {
   return spec;
 }
 
-inline TableOptions AdmittingOptions(KeyType key_type, const AdmissionSpec& admission) {
-  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 2);
-  options.rule.kind = RuleKind::kSgd;
-  options.metadata = true;
-  options.admission = admission;
-  return options;
+inline TableSpec AdmittingSpec(KeyType key_type, const AdmissionSpec& admission) {
+  TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 2);
+  spec.rule.kind = RuleKind::kSgd;
+  spec.metadata = true;
+  spec.admission = admission;
+  return spec;
 }
 
 inline std::unique_ptr<Table> AdmittingTable(KeyType key_type, const AdmissionSpec& admission) {
-  return MakeTable(AdmittingOptions(key_type, admission));
+  return MakeTable(AdmittingSpec(key_type, admission));
 }
 
 // One training step with all the keys.

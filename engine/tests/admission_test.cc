@@ -29,12 +29,12 @@ TEST(InvalidAdmissionsSayWhatTheyGot) {
       {Probability(nan, 1), "received nan"},
   };
   for (const Case& invalid : cases) {
-    TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1);
-    options.admission = invalid.spec;
+    TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 1);
+    spec.admission = invalid.spec;
     std::unique_ptr<Table> table;
     TableStats estimate;
     for (const Status& status :
-         {Table::Create(options, &table), EstimateMemory(options, 10, 0, &estimate)}) {
+         {Table::Create(spec, &table), EstimateMemory(spec, 10, 0, &estimate)}) {
       CHECK(status.code() == StatusCode::kInvalidArgument);
       CHECK(status.message().find(invalid.received) != std::string::npos);
       if (status.message().find(invalid.received) == std::string::npos) {
@@ -48,9 +48,9 @@ TEST(InvalidAdmissionsSayWhatTheyGot) {
 // A key that is let in but finds the table full of higher scores has not entered: it waits on.
 TEST(KeysThatAFullTableRejectsKeepTheirCount) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = AdmittingOptions(key_type, MinCount(2));
-    options.bound = {16, EvictStrategy::kLfu, false};
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = AdmittingSpec(key_type, MinCount(2));
+    spec.bound = {16, EvictStrategy::kLfu, false};
+    std::unique_ptr<Table> table = MakeTable(spec);
     const TestKeys often = TestKeys::Range(key_type, 0, 16), rare(key_type, {100});
     for (int round = 0; round < 9; ++round) See(*table, often, NewKeys::kInsert);
     for (uint32_t sight = 1; sight <= 3; ++sight) {

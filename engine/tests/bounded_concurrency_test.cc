@@ -20,9 +20,9 @@ struct Setting {
 class Crowd {
  public:
   explicit Crowd(const Setting& setting) : setting_(setting), keys_(4 * setting.max_capacity) {
-    TableOptions options = OptionsOf(setting.key_type, setting.value_type, kDim);
-    options.bound = {setting.max_capacity, setting.strategy};
-    table_ = MakeTable(options);
+    TableSpec spec = SpecOf(setting.key_type, setting.value_type, kDim);
+    spec.bound = {setting.max_capacity, setting.strategy};
+    table_ = MakeTable(spec);
   }
 
   void Run() {
@@ -189,9 +189,9 @@ TEST(BoundedUnderManyThreads) {
 // Whoever evicts says so, also while several threads fill the table.
 TEST(BoundedEvictionsAreReportedOnce) {
   for (int64_t max_capacity : {200, 3000}) {
-    TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kInt32, 1);
-    options.bound = {max_capacity, EvictStrategy::kLru};
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kInt32, 1);
+    spec.bound = {max_capacity, EvictStrategy::kLru};
+    std::unique_ptr<Table> table = MakeTable(spec);
     std::atomic<uint64_t> evicted{0}, errors{0};
     std::vector<std::thread> threads;
     for (int64_t t = 0; t < 3; ++t) {
@@ -230,9 +230,9 @@ TEST(BoundedUnderLargeBatches) {
   for (const Call& call : {Call{10'000, 5000}, Call{90'000, 60'000}}) {
     for (const auto& [key_type, strategy] : {std::pair(KeyType::kInt64, EvictStrategy::kLru),
                                              std::pair(KeyType::kString, EvictStrategy::kLfu)}) {
-      TableOptions options = OptionsOf(key_type, ValueType::kInt32, 2);
-      options.bound = {call.max_capacity, strategy};
-      std::unique_ptr<Table> table = MakeTable(options);
+      TableSpec spec = SpecOf(key_type, ValueType::kInt32, 2);
+      spec.bound = {call.max_capacity, strategy};
+      std::unique_ptr<Table> table = MakeTable(spec);
       std::atomic<uint64_t> evicted{0}, errors{0};
       std::vector<std::thread> threads;
       const int rounds = (call.keys > 50'000 ? 10 : 40) / kSlowdown;

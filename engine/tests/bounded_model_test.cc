@@ -16,12 +16,12 @@ constexpr size_t kDim = 2;
 
 class History {
  public:
-  History(const TableOptions& options, uint64_t seed)
-      : options_(options),
+  History(const TableSpec& spec, uint64_t seed)
+      : spec_(spec),
         random_(seed),
-        table_(MakeTable(options)),
-        reference_(options.bound),
-        range_(static_cast<int>(3 * options.bound.max_capacity)) {}
+        table_(MakeTable(spec)),
+        reference_(spec.bound),
+        range_(static_cast<int>(3 * spec.bound.max_capacity)) {}
 
   void Run(int calls) {
     for (int call = 0; call < calls && FailureCount() == 0; ++call) Call();
@@ -29,7 +29,7 @@ class History {
     CHECK_EQ(stats.evictions, reference_.evictions);
     CHECK_EQ(stats.rejections, reference_.rejections);
     CHECK_EQ(stats.inserts - stats.removals - stats.evictions, stats.size);
-    CHECK(stats.capacity <= static_cast<uint64_t>(options_.bound.max_capacity));
+    CHECK(stats.capacity <= static_cast<uint64_t>(spec_.bound.max_capacity));
     CHECK(full_ * 2 > calls);  // Otherwise it tests little.
   }
 
@@ -46,7 +46,7 @@ class History {
 
   Scores PickScores(size_t n) {
     given_.resize(n);
-    const EvictStrategy strategy = options_.bound.strategy;
+    const EvictStrategy strategy = spec_.bound.strategy;
     const bool counts = strategy == EvictStrategy::kLfu || strategy == EvictStrategy::kEpochLfu;
     const int choice = Pick(strategy == EvictStrategy::kCustomized ? 2 : 12);
     for (uint64_t& score : given_) score = PickScore();
@@ -60,11 +60,11 @@ class History {
     const size_t n = static_cast<size_t>(Pick(std::min(range_, 60)) + 1);
     std::vector<int64_t> numbers(n);
     for (int64_t& number : numbers) number = Pick(Pick(2) ? range_ : range_ / 3 + 1);
-    const TestKeys keys(options_.key_type, numbers);
+    const TestKeys keys(spec_.key_type, numbers);
     const TestRows rows =
-        TestRows::Make(options_.value_type, n, kDim, [&](size_t, size_t) { return Pick(5); });
+        TestRows::Make(spec_.value_type, n, kDim, [&](size_t, size_t) { return Pick(5); });
     const Scores scores = PickScores(n);
-    const bool numeric = options_.value_type != ValueType::kString;
+    const bool numeric = spec_.value_type != ValueType::kString;
     switch (Pick(14)) {
       case 0:
       case 1:
@@ -89,7 +89,7 @@ class History {
         break;
       case 8:
         numbers.resize(std::min<size_t>(n, 2));  // Few, so that the table is often full.
-        Remove(TestKeys(options_.key_type, numbers));
+        Remove(TestKeys(spec_.key_type, numbers));
         break;
       case 9:
         AssignScores(keys);
@@ -110,7 +110,7 @@ class History {
                                     rejected.data()));
     reference_.Write(keys, scores,
                      [&](size_t i, const std::vector<int>*) { return std::optional(rows.Row(i)); });
-    const Items items = ItemsOf(options_, evicted);
+    const Items items = ItemsOf(spec_, evicted);
     CHECK(ScoresOf(items) == ScoresOf(reference_.evicted));
     // Whoever was evicted is not there, and had the row that it was last given.
     Items known = reference_.items;
@@ -140,7 +140,7 @@ class History {
     params.learning_rate = 1;
     const uint64_t rejections = reference_.rejections;
     CHECK_OK(
-        table_->ApplyGradients(keys.batch(), gradients.in(), options_.value_type, params, scores));
+        table_->ApplyGradients(keys.batch(), gradients.in(), spec_.value_type, params, scores));
     reference_.Write(keys, scores, [&](size_t i, const std::vector<int>* found) {
       std::vector<int> row = found ? *found : std::vector<int>(kDim, 0);
       for (size_t j = 0; j < kDim; ++j) row[j] -= gradients.Row(i)[j];
@@ -152,7 +152,7 @@ class History {
 
   void FindOrInsert(const TestKeys& keys, const TestRows& defaults, const Scores& scores) {
     const size_t n = keys.size();
-    TestRows values(options_.value_type, n, kDim);
+    TestRows values(spec_.value_type, n, kDim);
     Flags exists(n);
     const Items before = reference_.items;
     CHECK_OK(table_->FindOrInsert(keys.batch(), {Defaults::kRowPerKey, defaults.in()}, values.out(),
@@ -210,7 +210,7 @@ class History {
     CHECK_OK(table_->CountIfScore(below, &count));
     CHECK_EQ(count, expected.size());
     CHECK_OK(table_->ExportIfScore(below, &batch));
-    CHECK(ItemsOf(options_, batch) == expected);
+    CHECK(ItemsOf(spec_, batch) == expected);
     if (Pick(20) > 0) return;
     CHECK_OK(table_->RemoveIfScore(below, &removed));
     CHECK_EQ(removed, expected.size());
@@ -238,10 +238,10 @@ class History {
       }
       case 4: {
         std::unique_ptr<Table> copy;
-        CHECK_OK(table_->CopyWithRule(options_.rule, true, &copy));
+        CHECK_OK(table_->CopyWithRule(spec_.rule, true, &copy));
         ExportBatch batch;
         CHECK_OK(copy->ExportAll(&batch));
-        CHECK(ItemsOf(options_, batch) == ItemsOf(options_, ExportOf(*table_)));
+        CHECK(ItemsOf(spec_, batch) == ItemsOf(spec_, ExportOf(*table_)));
         CHECK_EQ(copy->epoch(), table_->epoch());
         break;
       }
@@ -256,19 +256,19 @@ class History {
 
   // The table against the reference, which then goes on from the table's choice among equals.
   void Compare() {
-    const Items items = ItemsOf(options_, ExportOf(*table_));
+    const Items items = ItemsOf(spec_, ExportOf(*table_));
     CHECK_EQ(table_->size(), items.size());
-    CHECK(items.size() <= static_cast<size_t>(options_.bound.max_capacity));
+    CHECK(items.size() <= static_cast<size_t>(spec_.bound.max_capacity));
     CHECK(ScoresOf(items) == ScoresOf(reference_.items));
     Items known = reference_.items;
     known.insert(reference_.evicted.begin(), reference_.evicted.end());
     for (const auto& [name, item] : items) CHECK(known.contains(name) && known[name] == item);
     reference_.items = items;
     reference_.evicted.clear();
-    full_ += items.size() == static_cast<size_t>(options_.bound.max_capacity);
+    full_ += items.size() == static_cast<size_t>(spec_.bound.max_capacity);
   }
 
-  const TableOptions options_;
+  const TableSpec spec_;
   std::mt19937_64 random_;
   std::unique_ptr<Table> table_;
   Reference reference_;
@@ -281,11 +281,11 @@ void RunHistories(EvictStrategy strategy) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
       for (int64_t max_capacity : {1, 7, 60, 300}) {
-        TableOptions options = OptionsOf(key_type, type, kDim);
-        if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
-        options.bound = {max_capacity, strategy, false};
+        TableSpec spec = SpecOf(key_type, type, kDim);
+        if (IsFloating(type)) spec.rule.kind = RuleKind::kSgd;
+        spec.bound = {max_capacity, strategy, false};
         // Fewer would not keep the largest of them full most of the time.
-        History(options, static_cast<uint64_t>(max_capacity)).Run(800);
+        History(spec, static_cast<uint64_t>(max_capacity)).Run(800);
       }
     }
   }

@@ -21,15 +21,14 @@ struct Item {
 };
 using Items = std::map<std::string, Item>;
 
-inline Items ItemsOf(const TableOptions& options, const ExportBatch& batch) {
+inline Items ItemsOf(const TableSpec& spec, const ExportBatch& batch) {
   ContentsMap contents;
-  AddBatch(options, batch, &contents);
+  AddBatch(spec, batch, &contents);
   CHECK_EQ(batch.scores.size(), batch.size);
   Items items;
   for (size_t i = 0; i < batch.size; ++i) {
-    const std::string name = options.key_type == KeyType::kString
-                                 ? batch.string_keys[i]
-                                 : std::to_string(batch.int_keys[i]);
+    const std::string name = spec.key_type == KeyType::kString ? batch.string_keys[i]
+                                                               : std::to_string(batch.int_keys[i]);
     items[name] = {contents[name], batch.scores[i]};
   }
   return items;

@@ -10,11 +10,11 @@ namespace {
 
 TEST(EvictedRowsTakeEverythingWithThem) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = BoundedOptions(EvictStrategy::kLru, 2, key_type);
-    options.rule = {.kind = RuleKind::kAdagrad, .initial_accumulator = 0.5};
-    options.initializer.kind = InitializerKind::kOnes;
-    options.metadata = true;
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = BoundedSpec(EvictStrategy::kLru, 2, key_type);
+    spec.rule = {.kind = RuleKind::kAdagrad, .initial_accumulator = 0.5};
+    spec.initializer.kind = InitializerKind::kOnes;
+    spec.metadata = true;
+    std::unique_ptr<Table> table = MakeTable(spec);
     table->SetClock(7);
     const TestKeys keys(key_type, {1, 2, 3});
     const float values[] = {1, 2, 3, 4, 5, 6}, slots[] = {10, 20, 30, 40, 50, 60};
@@ -53,7 +53,7 @@ TEST(EvictedRowsTakeEverythingWithThem) {
 TEST(EvictedStringsAreFreed) {
   for (int64_t max_capacity : {500, 3000}) {
     std::unique_ptr<Table> table = MakeTable(
-        BoundedOptions(EvictStrategy::kLru, max_capacity, KeyType::kString, ValueType::kString, 3));
+        BoundedSpec(EvictStrategy::kLru, max_capacity, KeyType::kString, ValueType::kString, 3));
     AssignRange(*table, 0, max_capacity);
     const uint64_t full = table->stats().string_bytes;
     AssignRange(*table, max_capacity, 5 * max_capacity);
@@ -75,12 +75,12 @@ TEST(EvictedStringsAreFreed) {
 // A call that runs out of memory changes neither rows nor scores, also of a full table.
 TEST(OutOfMemoryInAFullTable) {
   for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
-    const TableOptions options = BoundedOptions(EvictStrategy::kLfu, 100, KeyType::kString, type);
+    const TableSpec spec = BoundedSpec(EvictStrategy::kLfu, 100, KeyType::kString, type);
     const TestKeys keys = TestKeys::Range(KeyType::kString, 80, 130);
     const TestRows rows = TestRows::Make(type, 50, 2, One);
     int point = 0;
     for (; point < 500; ++point) {
-      std::unique_ptr<Table> table = MakeTable(options);
+      std::unique_ptr<Table> table = MakeTable(spec);
       AssignRange(*table, 0, 100);
       const auto contents = [&] {
         ExportBatch batch;
@@ -103,11 +103,11 @@ TEST(OutOfMemoryInAFullTable) {
 
 TEST(EstimateMemoryOfBoundedTables) {
   for (EvictStrategy strategy : {EvictStrategy::kLru, EvictStrategy::kLfu}) {
-    const TableOptions options = BoundedOptions(strategy, 200000);
-    std::unique_ptr<Table> table = MakeTable(options);
+    const TableSpec spec = BoundedSpec(strategy, 200000);
+    std::unique_ptr<Table> table = MakeTable(spec);
     AssignRange(*table, 0, 300000);
     TableStats estimate;
-    CHECK_OK(EstimateMemory(options, 1000000, 0, &estimate));
+    CHECK_OK(EstimateMemory(spec, 1000000, 0, &estimate));
     const TableStats stats = table->stats();
     CHECK_EQ(estimate.size, stats.size);
     const double ratio =
@@ -120,7 +120,7 @@ TEST(EstimateMemoryOfBoundedTables) {
 
 TEST(FindOrInsertOfAnUnboundedTable) {
   for (ValueType type : kValueTypes) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, type, 3));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, type, 3));
     AssignRange(*table, 0, 5);
     const TestKeys keys(KeyType::kInt64, {3, 7, 7});
     for (Defaults::Kind kind : {Defaults::kInitial, Defaults::kOneRow}) {

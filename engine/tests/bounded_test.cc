@@ -28,7 +28,7 @@ TEST(BoundedTableFillsAndNeverExceeds) {
   const int64_t max_capacity = 100000 / kSlowdown, batch = 7001;
   for (KeyType key_type : kKeyTypes) {
     for (EvictStrategy strategy : {EvictStrategy::kLru, EvictStrategy::kLfu}) {
-      std::unique_ptr<Table> table = MakeTable(BoundedOptions(strategy, max_capacity, key_type));
+      std::unique_ptr<Table> table = MakeTable(BoundedSpec(strategy, max_capacity, key_type));
       // As many keys as it may hold: all stay.
       AssignRange(*table, 0, max_capacity);
       CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
@@ -56,7 +56,7 @@ TEST(BoundedTableFillsAndNeverExceeds) {
 
 TEST(BoundedTableTakesABatchLargerThanItself) {
   for (int64_t max_capacity : {1, 100, 5000}) {
-    std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity));
+    std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kLru, max_capacity));
     AssignRange(*table, 0, 20 * max_capacity);
     CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
     CHECK_EQ(table->stats().evictions, static_cast<uint64_t>(19 * max_capacity));
@@ -71,7 +71,7 @@ TEST(BoundedFullTableTakesALargeBatch) {
   const int64_t max_capacity = 160'000 / kSlowdown, fresh = max_capacity / 8;
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table =
-        MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity, key_type));
+        MakeTable(BoundedSpec(EvictStrategy::kLru, max_capacity, key_type));
     AssignRange(*table, 0, max_capacity);
     // New keys first, then half of those that are there: the other half makes room.
     std::vector<int64_t> numbers;
@@ -110,7 +110,7 @@ TEST(BoundedLfuKeepsFrequentKeys) {
       sums[i] = sum += std::pow(static_cast<double>(i + 1), -stream.exponent);
     }
     std::unique_ptr<Table> table =
-        MakeTable(BoundedOptions(stream.strategy, max_capacity, KeyType::kInt64));
+        MakeTable(BoundedSpec(stream.strategy, max_capacity, KeyType::kInt64));
     std::mt19937_64 random(1);
     std::vector<std::pair<uint64_t, int64_t>> counts(vocabulary);
     for (size_t i = 0; i < vocabulary; ++i) counts[i] = {0, static_cast<int64_t>(i)};
@@ -153,7 +153,7 @@ TEST(BoundedResultsDoNotDependOnThreads) {
       std::vector<std::map<int64_t, uint64_t>> results;
       for (int threads : {1, 2, 4}) {
         const ScopedNumThreads scoped(threads);
-        std::unique_ptr<Table> table = MakeTable(BoundedOptions(strategy, max_capacity));
+        std::unique_ptr<Table> table = MakeTable(BoundedSpec(strategy, max_capacity));
         std::mt19937_64 random(2);
         for (int call = 0; call < 5; ++call) {
           std::vector<int64_t> numbers(20000);
@@ -177,7 +177,7 @@ TEST(BoundedGrowthDoesNotDependOnThreads) {
       std::vector<std::map<int64_t, uint64_t>> results;
       for (int threads : {1, 4}) {
         const ScopedNumThreads scoped(threads);
-        std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLfu, max_capacity));
+        std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kLfu, max_capacity));
         const int64_t there = max_capacity * 47 / 100;
         AssignRange(*table, 0, there);
         std::mt19937_64 random(1);
@@ -245,9 +245,9 @@ TEST(LowestNearLooksAtTheNextBuckets) {
 TEST(RejectedKeysAreRememberedByTheirCounts) {
   for (EvictStrategy strategy : {EvictStrategy::kLfu, EvictStrategy::kEpochLfu}) {
     for (bool remember : {true, false}) {
-      TableOptions options = BoundedOptions(strategy, 100);
-      options.bound.remember_counts = remember;
-      std::unique_ptr<Table> table = MakeTable(options);
+      TableSpec spec = BoundedSpec(strategy, 100);
+      spec.bound.remember_counts = remember;
+      std::unique_ptr<Table> table = MakeTable(spec);
       for (int round = 0; round < 5; ++round) AssignRange(*table, 0, 100);
       const TestKeys fresh(KeyType::kInt64, {1000});
       uint64_t score = 0;
@@ -270,7 +270,7 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
 }
 
 TEST(ANewEpochOutlivesOldCounts) {
-  std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kEpochLfu, 50));
+  std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kEpochLfu, 50));
   for (int round = 0; round < 9; ++round) AssignRange(*table, 0, 50);
   table->SetEpoch(3);
   CHECK_EQ(table->epoch(), 3u);
@@ -286,7 +286,7 @@ TEST(ANewEpochOutlivesOldCounts) {
 TEST(TheOrderOfAnExportKeepsTheBestToo) {
   const int64_t max_capacity = 20000 / kSlowdown;
   const int64_t keys = 2 * max_capacity;
-  std::unique_ptr<Table> all = MakeTable(BoundedOptions(EvictStrategy::kCustomized, keys));
+  std::unique_ptr<Table> all = MakeTable(BoundedSpec(EvictStrategy::kCustomized, keys));
   const auto scores_of = [](const std::vector<int64_t>& numbers) {
     return std::vector<uint64_t>(numbers.begin(), numbers.end());
   };
@@ -295,8 +295,7 @@ TEST(TheOrderOfAnExportKeepsTheBestToo) {
   CHECK_OK(all->ExportAll(&batch));
   CHECK_EQ(batch.size, static_cast<size_t>(keys));
   const std::vector<uint64_t> scores = scores_of(batch.int_keys);
-  std::unique_ptr<Table> table =
-      MakeTable(BoundedOptions(EvictStrategy::kCustomized, max_capacity));
+  std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kCustomized, max_capacity));
   CHECK_OK(table->Assign(KeyBatch(batch.int_keys.data(), batch.size), batch.values.data(), nullptr,
                          nullptr, {Scores::kExact, scores.data()}, NewKeys::kInsert));
   CHECK(table->size() >= static_cast<uint64_t>(max_capacity * 99 / 100));
@@ -304,7 +303,7 @@ TEST(TheOrderOfAnExportKeepsTheBestToo) {
   CHECK(CountThere(*table, best) >= best.size() * 75 / 100);
 
   // Half of the keys go, in the same order; those that come then are kept as in any table.
-  std::unique_ptr<Table> lru = MakeTable(BoundedOptions(EvictStrategy::kLru, max_capacity));
+  std::unique_ptr<Table> lru = MakeTable(BoundedSpec(EvictStrategy::kLru, max_capacity));
   AssignRange(*lru, 0, max_capacity);
   ExportBatch held;
   CHECK_OK(lru->ExportAll(&held));
@@ -319,11 +318,11 @@ TEST(TheOrderOfAnExportKeepsTheBestToo) {
 }
 
 TEST(RestoringKeepsTheBest) {
-  std::unique_ptr<Table> large = MakeTable(BoundedOptions(EvictStrategy::kLru, 2000));
+  std::unique_ptr<Table> large = MakeTable(BoundedSpec(EvictStrategy::kLru, 2000));
   AssignRange(*large, 0, 2000);
   ExportBatch batch;
   CHECK_OK(large->ExportAll(&batch));
-  std::unique_ptr<Table> small = MakeTable(BoundedOptions(EvictStrategy::kLru, 700));
+  std::unique_ptr<Table> small = MakeTable(BoundedSpec(EvictStrategy::kLru, 700));
   CHECK_OK(small->Assign(KeyBatch(batch.int_keys.data(), batch.size), batch.values.data(), nullptr,
                          nullptr, {Scores::kExact, batch.scores.data()}));
   CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 1300, 2000)), 700u);
@@ -337,23 +336,22 @@ TEST(BoundedErrorsChangeNothing) {
   const StatusCode invalid = StatusCode::kInvalidArgument;
   std::unique_ptr<Table> table;
   for (int64_t max_capacity : {int64_t{-1}, INT64_MIN, INT64_MAX, int64_t{1} << 40}) {
-    CHECK(code(Table::Create(BoundedOptions(EvictStrategy::kLru, max_capacity), &table)) ==
-          invalid);
+    CHECK(code(Table::Create(BoundedSpec(EvictStrategy::kLru, max_capacity), &table)) == invalid);
   }
-  TableOptions options = BoundedOptions(EvictStrategy::kLru, 100);
-  options.initial_capacity = 101;
-  CHECK(code(Table::Create(options, &table)) == invalid);
+  TableSpec spec = BoundedSpec(EvictStrategy::kLru, 100);
+  spec.initial_capacity = 101;
+  CHECK(code(Table::Create(spec, &table)) == invalid);
 
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, 10);
   const std::vector<float> rows(20, 1.0f);
   std::vector<uint64_t> numbers(10, 1);
   const Scores counts{Scores::kCounts, numbers.data()}, exact{Scores::kExact, numbers.data()};
-  std::unique_ptr<Table> lru = MakeTable(BoundedOptions(EvictStrategy::kLru, 100));
+  std::unique_ptr<Table> lru = MakeTable(BoundedSpec(EvictStrategy::kLru, 100));
   CHECK(code(lru->Assign(keys.batch(), rows.data(), nullptr, nullptr, counts)) == invalid);
   CHECK_EQ(lru->size(), 0u);
   CHECK_OK(lru->Assign(keys.batch(), rows.data(), nullptr, nullptr, exact));
 
-  std::unique_ptr<Table> unbounded = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2));
+  std::unique_ptr<Table> unbounded = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat32, 2));
   const auto all = [](uint64_t) { return true; };
   uint64_t count = 0;
   ExportBatch batch;

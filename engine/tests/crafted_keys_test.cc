@@ -34,11 +34,11 @@ std::vector<int64_t> RandomKeys(size_t n) {
 }
 
 // Buckets that inserting looked at, for each key.
-double BucketsPerInsert(const TableOptions& options, const TestKeys& keys, uint64_t* reseeds) {
-  std::unique_ptr<Table> table = MakeTable(options);
+double BucketsPerInsert(const TableSpec& spec, const TestKeys& keys, uint64_t* reseeds) {
+  std::unique_ptr<Table> table = MakeTable(spec);
   AssignNumbers(*table, keys, [](size_t i, size_t) { return static_cast<int>(i % 100); });
   *reseeds = table->stats().reseeds;
-  if (options.bound.max_capacity == 0) {
+  if (spec.bound.max_capacity == 0) {
     CHECK_EQ(table->size(), keys.size());
     ContentsMap contents = Contents(*table);
     CHECK_EQ(contents.size(), keys.size());
@@ -50,11 +50,11 @@ double BucketsPerInsert(const TableOptions& options, const TestKeys& keys, uint6
   return 1 + static_cast<double>(base.index_steps()) / static_cast<double>(keys.size());
 }
 
-void CompareCosts(const char* what, const TableOptions& options, const TestKeys& crafted,
+void CompareCosts(const char* what, const TableSpec& spec, const TestKeys& crafted,
                   const TestKeys& random) {
   uint64_t reseeds = 0, reseeds_by_chance = 0;
-  const double crafted_cost = BucketsPerInsert(options, crafted, &reseeds);
-  const double random_cost = BucketsPerInsert(options, random, &reseeds_by_chance);
+  const double crafted_cost = BucketsPerInsert(spec, crafted, &reseeds);
+  const double random_cost = BucketsPerInsert(spec, random, &reseeds_by_chance);
   std::printf("  %s: %.2f buckets per insert, random keys %.2f, %d reseeds\n", what, crafted_cost,
               random_cost, static_cast<int>(reseeds));
   CHECK(crafted_cost <= 3 * random_cost);
@@ -65,23 +65,23 @@ TEST(CraftedIntKeysCostLittle) {
   constexpr size_t kKeys = 80'000 / kSlowdown;
   const TestKeys random(KeyType::kInt64, RandomKeys(kKeys));
   for (const int64_t dim : {2, 16, 32}) {
-    const TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, dim);
+    const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, dim);
     // One bucket; the 16th, 64th or 1024th part of one stripe.
     for (const int bits : {40, 8, 10, 14}) {
-      CompareCosts(("equal bits: " + std::to_string(bits)).c_str(), options,
+      CompareCosts(("equal bits: " + std::to_string(bits)).c_str(), spec,
                    TestKeys(KeyType::kInt64, KeysOfEqualBits(kKeys, bits)), random);
     }
     // Some hundred keys for each of many buckets: no bucket has so many that it stands out.
     const auto groups = KeysOf(kKeys, [](uint64_t i) {
       return UnmixInt64(MixInt64(i / 100) >> 24 << 24 | i % 100 * 0x10001);
     });
-    CompareCosts("groups", options, TestKeys(KeyType::kInt64, groups), random);
+    CompareCosts("groups", spec, TestKeys(KeyType::kInt64, groups), random);
     // As an export gives them.
     auto in_order = RandomKeys(kKeys);
     std::sort(in_order.begin(), in_order.end(), [](int64_t a, int64_t b) {
       return MixInt64(static_cast<uint64_t>(a)) < MixInt64(static_cast<uint64_t>(b));
     });
-    CompareCosts("order of hashes", options, TestKeys(KeyType::kInt64, in_order), random);
+    CompareCosts("order of hashes", spec, TestKeys(KeyType::kInt64, in_order), random);
   }
 }
 
@@ -94,7 +94,7 @@ TEST(CraftedStringKeysCostLittle) {
     if (HashBytes(text.data(), text.size()) >> 56 == 0x5A) crafted.push_back(text);
     if (random.size() < kKeys) random.push_back(text);
   }
-  CompareCosts("strings", OptionsOf(KeyType::kString, ValueType::kFloat32, 8), TestKeys(crafted),
+  CompareCosts("strings", SpecOf(KeyType::kString, ValueType::kFloat32, 8), TestKeys(crafted),
                TestKeys(random));
 }
 
@@ -104,9 +104,8 @@ TEST(CraftedKeysOfBoundedTablesCostLittle) {
   for (EvictStrategy strategy : {EvictStrategy::kLru, EvictStrategy::kLfu}) {
     // The first holds all keys, the second evicts most of them.
     for (const int64_t max_capacity : {1 << 20, 10'000 / kSlowdown}) {
-      TableOptions options = BoundedOptions(strategy, max_capacity);
-      CompareCosts("bounded", options, TestKeys(KeyType::kInt64, KeysOfEqualBits(kKeys, 40)),
-                   random);
+      TableSpec spec = BoundedSpec(strategy, max_capacity);
+      CompareCosts("bounded", spec, TestKeys(KeyType::kInt64, KeysOfEqualBits(kKeys, 40)), random);
     }
   }
 }
@@ -114,7 +113,7 @@ TEST(CraftedKeysOfBoundedTablesCostLittle) {
 // The mean score of the keys of a table that counts how often keys come, after each came once.
 double MeanCount(const std::vector<int64_t>& keys) {
   constexpr size_t kBatch = 500;
-  std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLfu, 10'000));
+  std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kLfu, 10'000));
   for (size_t i = 0; i < keys.size(); i += kBatch) {
     const auto begin = keys.begin() + static_cast<std::ptrdiff_t>(i);
     AssignNumbers(*table, TestKeys(KeyType::kInt64, std::vector<int64_t>(begin, begin + kBatch)),
@@ -208,7 +207,7 @@ TEST(CraftedKeysOfASparseIndexCostLittle) {
 // eviction, which looks at all buckets, must not stay that expensive.
 TEST(ExactTablesShrinkStripesThatWereFull) {
   constexpr int64_t kCapacity = 1024;
-  std::unique_ptr<Table> table = MakeTable(BoundedOptions(EvictStrategy::kLru, kCapacity));
+  std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kLru, kCapacity));
   const uint64_t fresh_bytes = table->stats().index_bytes;
   for (uint64_t stripe = 0; stripe < kStripes; ++stripe) {
     AssignNumbers(
@@ -233,7 +232,7 @@ TEST(ExactTablesShrinkStripesThatWereFull) {
 // The order of a stripe changes while an export is under way.
 TEST(ExportsGoOnWhenAStripeTakesANewSeed) {
   for (KeyType key_type : kKeyTypes) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kInt32, 1));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kInt32, 1));
     const bool strings = key_type == KeyType::kString;
     constexpr uint32_t kStripe = kTop >> (64 - kStripeBits);
     // All of one stripe, and those that make it take another seed.
@@ -270,7 +269,7 @@ TEST(ExportsGoOnWhenAStripeTakesANewSeed) {
       for (size_t i = 0; i < keys.size(); ++i) CHECK_EQ(seen[keys.Name(i)], 1);
       for (size_t i = 0; i < crafted.size(); ++i) CHECK(seen[crafted.Name(i)] <= 1);
       // The next round begins with another table.
-      table = MakeTable(OptionsOf(key_type, ValueType::kInt32, 1));
+      table = MakeTable(SpecOf(key_type, ValueType::kInt32, 1));
     }
   }
 }
@@ -279,7 +278,7 @@ TEST(ExportsGoOnWhenAStripeTakesANewSeed) {
 TEST(ConcurrentReadersSeeKeysOfReseededStripes) {
   const std::vector<int64_t> steady = KeysOfEqualBits(2000, kStripeBits);
   for (int round = 0; round < 20 / kSlowdown + 1; ++round) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt64, 1));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt64, 1));
     CHECK_OK(table->Assign(KeyBatch(steady.data(), steady.size()), steady.data()));
     std::atomic<bool> stop{false};
     std::atomic<int> wrong{0};
@@ -360,9 +359,9 @@ TEST(ScrambleSpreadsPatterns) {
 // Distinct keys are found among as many that collided under the hash which was used before.
 TEST(CraftedKeysOfOneBatchAreToldApart) {
   const std::vector<int64_t> keys = KeysOf(50'000, [](uint64_t i) { return (i / 2) << 48 | 3; });
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1);
-  options.rule.kind = RuleKind::kSgd;
-  std::unique_ptr<Table> table = MakeTable(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 1);
+  spec.rule.kind = RuleKind::kSgd;
+  std::unique_ptr<Table> table = MakeTable(spec);
   const std::vector<float> ones(keys.size(), 1.0f);
   UpdateParams params;
   params.learning_rate = 1;

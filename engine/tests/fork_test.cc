@@ -91,27 +91,27 @@ bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
   std::unique_ptr<Table> copy;
   expect(table.CopyWithRule(RuleSpec(), true, &copy));
   expect(table.Clear());
-  const TestKeys one = TestKeys::Range(table.options().key_type, 1, 2);
+  const TestKeys one = TestKeys::Range(table.spec().key_type, 1, 2);
   expect(table.Assign(one.batch(), EqualRows(1, 3).in()));
   return good && table.size() == 1 && IsWhole(table);
 }
 
-void ForkWhileTablesAreBusy(TableOptions options) {
+void ForkWhileTablesAreBusy(TableSpec spec) {
 #ifdef TFRA_SANITIZED
   // The allocators of the sanitizers take no part in fork: a child hangs in them if another thread
   // was allocating. The C library's does.
   return;
 #endif
   const ScopedNumThreads scoped(2);
-  options.metadata = true;
-  const bool tiered = options.tiers.fast_bytes > 0;
-  std::unique_ptr<Table> table = MakeTable(options);
-  const TestKeys keys = TestKeys::Range(options.key_type, 0, kKeys);
+  spec.metadata = true;
+  const bool tiered = spec.tiers.fast_bytes > 0;
+  std::unique_ptr<Table> table = MakeTable(spec);
+  const TestKeys keys = TestKeys::Range(spec.key_type, 0, kKeys);
   Busy busy;
   for (int t = 0; t < 2; ++t) {
     busy.Start([&, t](int round) {
       const int64_t first = round % 7 * 500 + t;
-      const TestKeys some = TestKeys::Range(options.key_type, first, first + kKeys);
+      const TestKeys some = TestKeys::Range(spec.key_type, first, first + kKeys);
       CHECK_OK(table->Assign(some.batch(), EqualRows(some.size(), round % 100).in()));
       if (round % 10 == t) CHECK_OK(table->Clear());
       if (round % 10 == 5 + t) CHECK_OK(table->Shrink());
@@ -122,36 +122,36 @@ void ForkWhileTablesAreBusy(TableOptions options) {
     CHECK_OK(table->Lookup(keys.batch(), Defaults(), out.out(), nullptr));
   });
   // Tables come and go meanwhile.
-  busy.Start([&](int) { CHECK_OK(MakeTable(options)->Reserve(1000)); });
+  busy.Start([&](int) { CHECK_OK(MakeTable(spec)->Reserve(1000)); });
   bool good = true;
   for (int k = 0; k < kForks && good; ++k) {
     good = InChild([&] {
       const bool whole = tiered || IsWhole(*table);
-      return whole && UseTable(*table, keys, tiered) && UseTable(*MakeTable(options), keys, tiered);
+      return whole && UseTable(*table, keys, tiered) && UseTable(*MakeTable(spec), keys, tiered);
     });
   }
   CHECK(good);
 }
 
 TEST(ForkWhileIntTablesAreBusy) {
-  ForkWhileTablesAreBusy(OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim));
+  ForkWhileTablesAreBusy(SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim));
 }
 
 TEST(ForkWhileStringTablesAreBusy) {
-  ForkWhileTablesAreBusy(OptionsOf(KeyType::kString, ValueType::kFloat32, kDim));
+  ForkWhileTablesAreBusy(SpecOf(KeyType::kString, ValueType::kFloat32, kDim));
 }
 
 TEST(ForkWhileBoundedTablesAreBusy) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
-  options.bound.max_capacity = kKeys;
-  options.bound.strategy = EvictStrategy::kLfu;
-  ForkWhileTablesAreBusy(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  spec.bound.max_capacity = kKeys;
+  spec.bound.strategy = EvictStrategy::kLfu;
+  ForkWhileTablesAreBusy(spec);
 }
 
 TEST(ForkWhileTieredTablesAreBusy) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
-  options.tiers.fast_bytes = 20000;
-  ForkWhileTablesAreBusy(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  spec.tiers.fast_bytes = 20000;
+  ForkWhileTablesAreBusy(spec);
 }
 
 // What a thread that the child does not have was reading must not keep memory for ever there.

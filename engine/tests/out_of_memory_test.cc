@@ -76,7 +76,7 @@ void CheckUsable(Table& table) {
   CHECK_EQ(stats.inserts - stats.removals - stats.evictions - stats.expirations, stats.size);
   CHECK_EQ(Contents(table).size(), stats.size);
   CHECK_OK(table.Shrink());
-  See(table, TestKeys::Range(table.options().key_type, 0, 3000), NewKeys::kInsert);
+  See(table, TestKeys::Range(table.spec().key_type, 0, 3000), NewKeys::kInsert);
   CHECK(table.size() >= 3000);
   CHECK_OK(table.Clear());
   CHECK_EQ(table.stats().string_bytes, 0u);
@@ -85,13 +85,13 @@ void CheckUsable(Table& table) {
 
 // Fails each allocation of `call` in turn, on a fresh table. all_or_nothing: a call that fails must
 // leave everything as it was. In any case the table is usable, and the same call then succeeds.
-void FailEverywhere(const TableOptions& options, const char* name, bool all_or_nothing,
-                    const Fill& fill, const Call& call) {
+void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing, const Fill& fill,
+                    const Call& call) {
   for (bool pages : {false, true}) {
     int point = 0, changed = 0;
     // One string after the other is no news after a while.
     for (; point < kMaxFailurePoints; point += point < 50 ? 1 : 17) {
-      std::unique_ptr<Table> table = MakeTable(options);
+      std::unique_ptr<Table> table = MakeTable(spec);
       table->SetClock(10);
       fill(*table);
       const ContentsMap before = Contents(*table);
@@ -116,28 +116,28 @@ void FailEverywhere(const TableOptions& options, const char* name, bool all_or_n
 
 // Keys in the table, some of them old; and others that wait.
 void FillTable(Table& table) {
-  const KeyType key_type = table.options().key_type;
+  const KeyType key_type = table.spec().key_type;
   See(table, TestKeys::Range(key_type, 0, 1500), NewKeys::kInsert);
   table.SetClock(20);
   See(table, TestKeys::Range(key_type, 1000, 2000), NewKeys::kInsert);
   See(table, TestKeys::Range(key_type, 2000, 2600));
 }
 
-void ForEachOptions(const std::function<void(const TableOptions&)>& body) {
+void ForEachSpec(const std::function<void(const TableSpec&)>& body) {
   for (KeyType key_type : kKeyTypes) {
     for (const AdmissionSpec& spec : {MinCount(2), Bloom(2, 1000, 0.01), Probability(0.5, 1)}) {
-      body(AdmittingOptions(key_type, spec));
+      body(AdmittingSpec(key_type, spec));
     }
   }
 }
 
 TEST(OutOfMemoryInCreateWithAdmission) {
-  const TableOptions options = AdmittingOptions(KeyType::kInt64, Bloom(2, 100000, 0.01));
+  const TableSpec spec = AdmittingSpec(KeyType::kInt64, Bloom(2, 100000, 0.01));
   int point = 0;
   for (; point < kMaxFailurePoints; ++point) {
     std::unique_ptr<Table> table;
     news_until_failure = point;
-    const Status status = Table::Create(options, &table);
+    const Status status = Table::Create(spec, &table);
     news_until_failure = -1;
     if (status.ok()) break;
     CHECK(status.code() == StatusCode::kOutOfMemory);
@@ -150,8 +150,8 @@ TEST(OutOfMemoryInCreateWithAdmission) {
 // have left, and are counted.
 TEST(OutOfMemoryInRestrict) {
   for (Ranking ranking : {Ranking::kNewest, Ranking::kMostFrequent}) {
-    ForEachOptions([&](const TableOptions& options) {
-      FailEverywhere(options, "Restrict", false, FillTable, [&](Table& table) {
+    ForEachSpec([&](const TableSpec& spec) {
+      FailEverywhere(spec, "Restrict", false, FillTable, [&](Table& table) {
         uint64_t evicted = 0;
         return table.Restrict(100, ranking, &evicted);
       });
@@ -160,8 +160,8 @@ TEST(OutOfMemoryInRestrict) {
 }
 
 TEST(OutOfMemoryInExpire) {
-  ForEachOptions([](const TableOptions& options) {
-    FailEverywhere(options, "Expire", false, FillTable, [](Table& table) {
+  ForEachSpec([](const TableSpec& spec) {
+    FailEverywhere(spec, "Expire", false, FillTable, [](Table& table) {
       uint64_t expired = 0;
       ExpiryRule rule;
       rule.written_before = 20;
@@ -171,14 +171,14 @@ TEST(OutOfMemoryInExpire) {
 }
 
 TEST(OutOfMemoryInReadingCalls) {
-  ForEachOptions([](const TableOptions& options) {
-    const TestKeys keys = TestKeys::Range(options.key_type, 0, 500);
+  ForEachSpec([](const TableSpec& spec) {
+    const TestKeys keys = TestKeys::Range(spec.key_type, 0, 500);
     const KeyBatch batch = keys.batch();
     std::vector<RowMetadata> metadata(keys.size());
-    FailEverywhere(options, "LookupMetadata", true, FillTable, [&](Table& table) {
+    FailEverywhere(spec, "LookupMetadata", true, FillTable, [&](Table& table) {
       return table.LookupMetadata(batch, metadata.data(), nullptr);
     });
-    FailEverywhere(options, "ExportAdmission", true, FillTable, [](Table& table) {
+    FailEverywhere(spec, "ExportAdmission", true, FillTable, [](Table& table) {
       AdmissionState state;
       return table.ExportAdmission(&state);
     });
@@ -186,23 +186,23 @@ TEST(OutOfMemoryInReadingCalls) {
 }
 
 TEST(OutOfMemoryInRestoreAdmission) {
-  ForEachOptions([](const TableOptions& options) {
+  ForEachSpec([](const TableSpec& spec) {
     AdmissionState state;
-    std::unique_ptr<Table> other = MakeTable(options);
-    See(*other, TestKeys::Range(options.key_type, 9000, 10000));
+    std::unique_ptr<Table> other = MakeTable(spec);
+    See(*other, TestKeys::Range(spec.key_type, 9000, 10000));
     CHECK_OK(other->ExportAdmission(&state));
-    FailEverywhere(options, "RestoreAdmission", true, FillTable,
+    FailEverywhere(spec, "RestoreAdmission", true, FillTable,
                    [&](Table& table) { return table.RestoreAdmission(state); });
   });
 }
 
 TEST(OutOfMemoryInCopyWithRule) {
-  ForEachOptions([](const TableOptions& options) {
+  ForEachSpec([](const TableSpec& spec) {
     RuleSpec adagrad;
     adagrad.kind = RuleKind::kAdagrad;
     std::unique_ptr<Table> copy;
     FailEverywhere(
-        options, "CopyWithRule", true,
+        spec, "CopyWithRule", true,
         [&](Table& table) {
           copy.reset();
           FillTable(table);
@@ -213,28 +213,28 @@ TEST(OutOfMemoryInCopyWithRule) {
 
 // A batch may be written in part, if not even what a key that waits needs is to be had.
 TEST(OutOfMemoryInAdmission) {
-  ForEachOptions([](const TableOptions& options) {
-    const TestKeys keys = TestKeys::Range(options.key_type, 1900, 2900);
+  ForEachSpec([](const TableSpec& spec) {
+    const TestKeys keys = TestKeys::Range(spec.key_type, 1900, 2900);
     const KeyBatch batch = keys.batch();
     const std::vector<float> gradients(2 * keys.size(), 1.0f);
-    FailEverywhere(options, "ApplyGradients", false, FillTable, [&](Table& table) {
+    FailEverywhere(spec, "ApplyGradients", false, FillTable, [&](Table& table) {
       return table.ApplyGradients(batch, gradients.data(), ValueType::kFloat32, {});
     });
-    FailEverywhere(options, "Touch", false, FillTable,
+    FailEverywhere(spec, "Touch", false, FillTable,
                    [&](Table& table) { return table.Touch(batch); });
   });
 }
 
 // A new key that a batch has many times is written as often: what it replaces is kept somewhere.
 TEST(OutOfMemoryInBoundedStrings) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kString, 1);
-  options.bound = {16, EvictStrategy::kLru};
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kString, 1);
+  spec.bound = {16, EvictStrategy::kLru};
   const std::vector<int64_t> same(600, 1000);
   const std::vector<std::string_view> values(same.size(), "a value that is not short");
   const KeyBatch batch(same.data(), same.size());
   for (bool pages : {false, true}) {
     for (int point = 0, failures = 1; failures > 0 && point < kMaxFailurePoints; ++point) {
-      const std::unique_ptr<Table> table = MakeTable(options);
+      const std::unique_ptr<Table> table = MakeTable(spec);
       for (int64_t key = 0; key < 16; ++key) {
         CHECK_OK(table->Assign(KeyBatch(&key, 1), values.data()));
       }
@@ -254,10 +254,10 @@ TEST(OutOfMemoryInBoundedStrings) {
 
 // Where some keys have left, or come, before memory runs out, these are counted.
 TEST(OutOfMemoryInRemove) {
-  ForEachOptions([](const TableOptions& options) {
-    const TestKeys keys = TestKeys::Range(options.key_type, 0, 1500);
+  ForEachSpec([](const TableSpec& spec) {
+    const TestKeys keys = TestKeys::Range(spec.key_type, 0, 1500);
     const KeyBatch batch = keys.batch();
-    FailEverywhere(options, "Remove", false, FillTable, [&](Table& table) {
+    FailEverywhere(spec, "Remove", false, FillTable, [&](Table& table) {
       size_t removed = 0;
       return table.Remove(batch, &removed);
     });
@@ -266,12 +266,12 @@ TEST(OutOfMemoryInRemove) {
 
 TEST(OutOfMemoryInBoundedTables) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = AdmittingOptions(key_type, {});
-    options.bound = {4000, EvictStrategy::kLru};
+    TableSpec spec = AdmittingSpec(key_type, {});
+    spec.bound = {4000, EvictStrategy::kLru};
     const auto fill = [](Table& table) {
-      See(table, TestKeys::Range(table.options().key_type, 0, 3600), NewKeys::kInsert);
+      See(table, TestKeys::Range(table.spec().key_type, 0, 3600), NewKeys::kInsert);
     };
-    FailEverywhere(options, "RemoveIfScore", false, fill, [](Table& table) {
+    FailEverywhere(spec, "RemoveIfScore", false, fill, [](Table& table) {
       uint64_t removed = 0;
       return table.RemoveIfScore([](uint64_t score) { return score < 3000; }, &removed);
     });
@@ -279,7 +279,7 @@ TEST(OutOfMemoryInBoundedTables) {
     const TestKeys keys = TestKeys::Range(key_type, 3600, 5000);
     const KeyBatch batch = keys.batch();
     const std::vector<float> rows(2 * keys.size(), 1.0f);
-    FailEverywhere(options, "Assign", false, fill,
+    FailEverywhere(spec, "Assign", false, fill,
                    [&](Table& table) { return table.Assign(batch, rows.data()); });
   }
 }
@@ -317,8 +317,7 @@ TEST(EqualKeysKeepTheirOrderWithoutMemory) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i);
   int point = 0, did_without = 0;
   for (bool failed = true; failed && point < kMaxFailurePoints; ++point) {
-    const std::unique_ptr<Table> table =
-        MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+    const std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
     CHECK_OK(table->Assign(KeyBatch(&repeated, 1), values.data()));
     CHECK_OK(table->Shrink());
     CHECK_OK(table->Reserve(100'000));
@@ -340,7 +339,7 @@ TEST(EqualKeysKeepTheirOrderWithoutMemory) {
 TEST(GivingRowsBackTakesNoMemory) {
   const ScopedNumThreads one(1);
   constexpr int64_t kKeys = 2'200'000;  // Stripes then take 1024 rows at once.
-  const std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  const std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys there = TestKeys::Range(KeyType::kInt64, 0, kKeys);
   const std::vector<int32_t> values(static_cast<size_t>(kKeys), 7);
   CHECK_OK(table->Assign(there.batch(), values.data()));
@@ -365,15 +364,15 @@ TEST(GivingRowsBackTakesNoMemory) {
 TEST(OutOfMemoryInRowsThatLeaveMemory) {
   const ScopedNumThreads one(1);
   constexpr int64_t kKeys = 4000;
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 40);
-  options.tiers.fast_bytes = kStripes * 64 * 40 * sizeof(float);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 40);
+  spec.tiers.fast_bytes = kStripes * 64 * 40 * sizeof(float);
   const TestKeys first = TestKeys::Range(KeyType::kInt64, 0, kKeys);
   const TestKeys more = TestKeys::Range(KeyType::kInt64, kKeys, kKeys + 1000);
   const std::vector<float> rows(kKeys * 40, 1.0f);
   const Call assign_more = [&](Table& table) { return table.Assign(more.batch(), rows.data()); };
   int point = 0, failures = 0;
   for (bool failed = true; failed && point < kMaxFailurePoints; ++point) {
-    const std::unique_ptr<Table> table = MakeTable(options);
+    const std::unique_ptr<Table> table = MakeTable(spec);
     CHECK_OK(table->Assign(first.batch(), rows.data()));
     // Every other slot gets free: new rows go between old ones.
     std::vector<int64_t> odd;

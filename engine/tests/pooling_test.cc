@@ -81,11 +81,11 @@ std::vector<double> Pooled(const std::vector<double>& rows, const Pooling& pooli
 
 // A table with the keys 0 .. 199, of 300 that batches draw from.
 std::unique_ptr<Table> PooledTable(KeyType key_type, ValueType type, size_t dim) {
-  TableOptions options = OptionsOf(key_type, type, static_cast<int64_t>(dim));
-  options.initializer.kind = InitializerKind::kUniform;
-  options.initializer.low = -2;
-  options.initializer.high = 2;
-  auto table = MakeTable(options);
+  TableSpec spec = SpecOf(key_type, type, static_cast<int64_t>(dim));
+  spec.initializer.kind = InitializerKind::kUniform;
+  spec.initializer.low = -2;
+  spec.initializer.high = 2;
+  auto table = MakeTable(spec);
   AssignNumbers(*table, TestKeys::Range(key_type, 0, 200),
                 [](size_t i, size_t j) { return static_cast<int>((i * 7 + j * 3) % 19) - 9; });
   return table;
@@ -94,8 +94,8 @@ std::unique_ptr<Table> PooledTable(KeyType key_type, ValueType type, size_t dim)
 // Compares a pooled lookup with the model. Returns its bytes.
 std::vector<std::byte> CheckPooled(Table& table, const TestKeys& keys, const Defaults& defaults,
                                    const Pooling& pooling) {
-  const ValueType type = table.options().value_type, compute = ComputeType(type);
-  const size_t dim = static_cast<size_t>(table.options().dim), n = keys.size();
+  const ValueType type = table.spec().value_type, compute = ComputeType(type);
+  const size_t dim = static_cast<size_t>(table.spec().dim), n = keys.size();
   TestRows rows(type, n, dim);
   CHECK_OK(table.Lookup(keys.batch(), defaults, rows.out(), nullptr));
   const auto expected = Pooled(Widen(type, rows.in(), n * dim), pooling, dim);
@@ -177,7 +177,7 @@ TEST(PooledLookupCountsItsKeys) {
 // As tf.math.divide_no_nan: a total of zero gives zeros, whatever the sum is.
 TEST(PooledLookupDividesByZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const auto table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2));
+  const auto table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat32, 2));
   const int64_t key = 5;
   const float row[] = {kInfinity, 1};
   CHECK_OK(table->Assign(KeyBatch(&key, 1), row));
@@ -220,7 +220,7 @@ TEST(PooledLookupRejectsWrongArguments) {
         StatusCode::kWrongType);
   for (ValueType type : kValueTypes) {
     if (IsFloating(type)) continue;
-    const auto other = MakeTable(OptionsOf(KeyType::kInt64, type, 2));
+    const auto other = MakeTable(SpecOf(KeyType::kInt64, type, 2));
     const Status status = other->LookupPooled(keys.batch(), {}, pooling, out.data());
     CHECK(status.code() == StatusCode::kWrongType);
     CHECK(status.message().find(NameOf(type)) != std::string::npos);

@@ -17,7 +17,7 @@ class Marked {
   static constexpr size_t kDim = 19;  // More than a cache line; no power of two.
 
   Marked(KeyType key_type, ValueType type)
-      : key_type_(key_type), type_(type), table_(MakeTable(OptionsOf(key_type, type, kDim))) {}
+      : key_type_(key_type), type_(type), table_(MakeTable(SpecOf(key_type, type, kDim))) {}
 
   Table& table() { return *table_; }
   TestKeys Keys(int begin, int end) const { return TestKeys::Range(key_type_, begin, end); }
@@ -158,17 +158,17 @@ TEST(ConcurrentExportSeesStableKeysOnce) {
     };
     const auto export_by = [&](size_t max_rows) {
       return [&, max_rows] {
-        const TableOptions& options = marked.table().options();
+        const TableSpec& spec = marked.table().spec();
         std::vector<int> seen(1000);
         ExportCursor cursor;
         while (!cursor.done) {
           ExportBatch batch;
           marked.Count(!marked.table().Export(max_rows, &cursor, &batch).ok());
-          const TestRows rows = TestRows::Of(options.value_type, Marked::kDim, batch);
+          const TestRows rows = TestRows::Of(spec.value_type, Marked::kDim, batch);
           for (size_t i = 0; i < batch.size; ++i) {
             const std::vector<int> row = rows.Row(i);
             const int key = row[0] % 1000;
-            const std::string name = options.key_type == KeyType::kString
+            const std::string name = spec.key_type == KeyType::kString
                                          ? batch.string_keys[i]
                                          : std::to_string(batch.int_keys[i]);
             marked.Count(marked.Keys(key, key + 1).Name(0) != name);
@@ -188,10 +188,10 @@ TEST(ConcurrentUpdatesAreNotLost) {
   const int rounds = 60 * kScale;
   for (KeyType key_type : kKeyTypes) {
     constexpr ValueType type = ValueType::kFloat64;
-    TableOptions options = OptionsOf(key_type, type, 3);
-    options.rule.kind = RuleKind::kSgd;
-    options.metadata = true;
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(key_type, type, 3);
+    spec.rule.kind = RuleKind::kSgd;
+    spec.metadata = true;
+    std::unique_ptr<Table> table = MakeTable(spec);
     std::vector<int64_t> numbers(kKeys + kHot - 1);  // Key 0 is in it kHot times.
     for (int64_t i = 0; i < kKeys; ++i) numbers[static_cast<size_t>(i)] = i;
     const TestKeys keys(key_type, numbers);
@@ -233,7 +233,7 @@ TEST(ConcurrentUpdatesAreNotLost) {
 TEST(ConcurrentGrowthHidesNoKey) {
   const ScopedNumThreads scoped(2);  // Batches are large enough for the pool.
   const int64_t keys = 40000 * kScale, batch = 10000;
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt64, 2));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt64, 2));
   std::atomic<int64_t> inserted[2] = {0, 0};
   Errors errors{0};
   const auto insert = [&](int64_t parity) {
@@ -280,7 +280,7 @@ TEST(ConcurrentTablesComeAndGo) {
   const auto live = [&] {
     for (int round = 0; round < 20 * kScale; ++round) {
       for (KeyType key_type : kKeyTypes) {
-        std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kString, 1));
+        std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kString, 1));
         const TestKeys keys = TestKeys::Range(key_type, 0, 100);
         AssignNumbers(*table, keys, [](size_t i, size_t) { return static_cast<int>(i); });
         AssignNumbers(*table, keys, [](size_t i, size_t) { return static_cast<int>(i + 1); });
@@ -295,9 +295,9 @@ TEST(ConcurrentTablesComeAndGo) {
 // An update that has returned renewed the row's metadata, so a removal of old rows must not take
 // it: no order of the two calls ends without the key. The predicate is the moment in between.
 TEST(RemoveIfDoesNotLoseAnUpdate) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kInt32, 1);
-  options.metadata = true;
-  std::unique_ptr<Table> table = MakeTable(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kInt32, 1);
+  spec.metadata = true;
+  std::unique_ptr<Table> table = MakeTable(spec);
   const TestKeys key(KeyType::kInt64, {5});
   const auto one = [](size_t, size_t) { return 1; };
   table->SetClock(1);

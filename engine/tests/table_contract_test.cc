@@ -19,10 +19,10 @@ std::vector<int> RowOf(ValueType type, int version, size_t i, size_t dim) {
   return row;
 }
 
-void ForEveryTable(const std::function<void(const TableOptions&)>& body) {
+void ForEveryTable(const std::function<void(const TableSpec&)>& body) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType value_type : kValueTypes) {
-      for (int64_t dim : {1, 3, 32, 1000}) body(OptionsOf(key_type, value_type, dim));
+      for (int64_t dim : {1, 3, 32, 1000}) body(SpecOf(key_type, value_type, dim));
     }
   }
 }
@@ -32,19 +32,19 @@ std::function<int(size_t, size_t)> Version(int version) {
 }
 
 TEST(TableBasicsForEveryType) {
-  ForEveryTable([](const TableOptions& options) {
-    const ValueType type = options.value_type;
-    const size_t dim = static_cast<size_t>(options.dim), n = 60;
-    std::unique_ptr<Table> table = MakeTable(options);
-    const TestKeys keys = TestKeys::Range(options.key_type, -30, 30);
+  ForEveryTable([](const TableSpec& spec) {
+    const ValueType type = spec.value_type;
+    const size_t dim = static_cast<size_t>(spec.dim), n = 60;
+    std::unique_ptr<Table> table = MakeTable(spec);
+    const TestKeys keys = TestKeys::Range(spec.key_type, -30, 30);
     CHECK(Contents(*table).empty());
 
     AssignNumbers(*table, keys, Version(1));
-    AssignNumbers(*table, TestKeys::Range(options.key_type, -30, 0), Version(2));
+    AssignNumbers(*table, TestKeys::Range(spec.key_type, -30, 0), Version(2));
     CHECK_EQ(table->size(), n);
 
     // Half of these keys are there; each kind of default serves the others.
-    const TestKeys asked = TestKeys::Range(options.key_type, 0, 60);
+    const TestKeys asked = TestKeys::Range(spec.key_type, 0, 60);
     const TestRows defaults =
         TestRows::Make(type, n, dim, [](size_t i, size_t j) { return NumberAt(9, i, j); });
     for (Defaults::Kind kind : {Defaults::kInitial, Defaults::kOneRow, Defaults::kRowPerKey}) {
@@ -90,10 +90,10 @@ TEST(TableBasicsForEveryType) {
 }
 
 TEST(TableEmptyBatchesAreFine) {
-  ForEveryTable([](const TableOptions& options) {
-    if (options.dim > 3) return;
-    std::unique_ptr<Table> table = MakeTable(options);
-    const KeyBatch none = options.key_type == KeyType::kInt64
+  ForEveryTable([](const TableSpec& spec) {
+    if (spec.dim > 3) return;
+    std::unique_ptr<Table> table = MakeTable(spec);
+    const KeyBatch none = spec.key_type == KeyType::kInt64
                               ? KeyBatch(static_cast<const int64_t*>(nullptr), 0)
                               : KeyBatch(static_cast<const std::string_view*>(nullptr), 0);
     size_t removed = 7;
@@ -102,7 +102,7 @@ TEST(TableEmptyBatchesAreFine) {
     CHECK_OK(table->Contains(none, nullptr));
     CHECK_OK(table->Remove(none, &removed));
     CHECK_EQ(removed, 0u);
-    const bool adds = options.value_type != ValueType::kString;
+    const bool adds = spec.value_type != ValueType::kString;
     CHECK_EQ(table->Accumulate(none, nullptr, nullptr).ok(), adds);
     CHECK_OK(table->Shrink());
     ExportCursor cursor;
@@ -115,7 +115,7 @@ TEST(TableEmptyBatchesAreFine) {
 TEST(TableExportByCursorSeesEachKeyOnce) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : kValueTypes) {
-      std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, type, 3));
+      std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, type, 3));
       AssignNumbers(*table, TestKeys::Range(key_type, 0, 3000), Version(1));
       const ContentsMap whole = Contents(*table);
       for (size_t max_rows : {1, 2, 7, 1000, 100000}) {
@@ -126,7 +126,7 @@ TEST(TableExportByCursorSeesEachKeyOnce) {
           CHECK_OK(table->Export(max_rows, &cursor, &batch));
           // "About": a bucket's keys stay together.
           CHECK(batch.size <= max_rows + 30);
-          AddBatch(table->options(), batch, &parts);
+          AddBatch(table->spec(), batch, &parts);
         }
         CHECK(parts == whole);
       }
@@ -135,14 +135,14 @@ TEST(TableExportByCursorSeesEachKeyOnce) {
 }
 
 TEST(TableAccumulateFourCombinations) {
-  ForEveryTable([](const TableOptions& options) {
-    const ValueType type = options.value_type;
-    const size_t dim = static_cast<size_t>(options.dim);
-    std::unique_ptr<Table> table = MakeTable(options);
-    AssignNumbers(*table, TestKeys(options.key_type, {1, 2}), [](size_t, size_t) { return 10; });
+  ForEveryTable([](const TableSpec& spec) {
+    const ValueType type = spec.value_type;
+    const size_t dim = static_cast<size_t>(spec.dim);
+    std::unique_ptr<Table> table = MakeTable(spec);
+    AssignNumbers(*table, TestKeys(spec.key_type, {1, 2}), [](size_t, size_t) { return 10; });
     // 1: found and true, 2: found and false, 3: missing and true, 4: missing and false. Then, as if
     // one by one: 4 is there by now, 3 still is not, and 1 is added to once more.
-    const TestKeys keys(options.key_type, {1, 2, 3, 4, 4, 4, 3, 1});
+    const TestKeys keys(spec.key_type, {1, 2, 3, 4, 4, 4, 3, 1});
     Flags exists(8);
     for (size_t i : {0, 2, 4, 6, 7}) exists.Set(i, true);
     const TestRows deltas = TestRows::Make(type, 8, dim, [](size_t, size_t) { return 5; });
@@ -172,7 +172,7 @@ TEST(TableDuplicatesKeepTheirOrder) {
     const ScopedNumThreads scoped(threads);
     for (KeyType key_type : kKeyTypes) {
       for (ValueType type : kValueTypes) {
-        std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, type, 1));
+        std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, type, 1));
         // Enough keys for several threads, few of them distinct; the last assignment stays.
         std::vector<int64_t> numbers(30000);
         for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i * i % 97);
@@ -194,12 +194,12 @@ TEST(TableGradientsOfEqualKeysAreSummedFirst) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : kValueTypes) {
       if (!IsFloating(type)) continue;
-      TableOptions options = OptionsOf(key_type, type, 3);
+      TableSpec spec = SpecOf(key_type, type, 3);
       // Adagrad tells one step with 1 + 3 from two steps; by hand: 9 + 4 * 4 = 25, 4 / 5 = 0.8.
-      options.rule.kind = RuleKind::kAdagrad;
-      options.rule.initial_accumulator = 9;
-      options.initializer.kind = InitializerKind::kOnes;
-      std::unique_ptr<Table> table = MakeTable(options);
+      spec.rule.kind = RuleKind::kAdagrad;
+      spec.rule.initial_accumulator = 9;
+      spec.initializer.kind = InitializerKind::kOnes;
+      std::unique_ptr<Table> table = MakeTable(spec);
       const TestKeys keys(key_type, {5, 6, 5});
       UpdateParams params;
       params.learning_rate = 10;
@@ -223,13 +223,13 @@ TEST(TableResultsDoNotDependOnThreads) {
       std::vector<std::vector<std::byte>> results;
       for (int threads : {1, 4}) {
         const ScopedNumThreads scoped(threads);
-        TableOptions options = OptionsOf(key_type, type, 3);
+        TableSpec spec = SpecOf(key_type, type, 3);
         const bool trains = IsFloating(type);
         if (trains) {
-          options.rule.kind = RuleKind::kAdam;
-          options.initializer.kind = InitializerKind::kNormal;
+          spec.rule.kind = RuleKind::kAdam;
+          spec.initializer.kind = InitializerKind::kNormal;
         }
-        std::unique_ptr<Table> table = MakeTable(options);
+        std::unique_ptr<Table> table = MakeTable(spec);
         std::vector<int64_t> numbers(40000);
         for (size_t i = 0; i < numbers.size(); ++i) {
           numbers[i] = static_cast<int64_t>(i * 2654435761u % 25000);
@@ -253,9 +253,9 @@ TEST(TableResultsDoNotDependOnThreads) {
 }
 
 TEST(TableSlotsThroughAssignAndExport) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2);
-  options.rule = {.kind = RuleKind::kAdagrad, .initial_accumulator = 0.5};
-  std::unique_ptr<Table> table = MakeTable(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 2);
+  spec.rule = {.kind = RuleKind::kAdagrad, .initial_accumulator = 0.5};
+  std::unique_ptr<Table> table = MakeTable(spec);
   CHECK_EQ(table->slot_elements(), 2u);
   const int64_t key = 5;
   const float value[] = {1, 2}, other[] = {3, 4}, slots[] = {7, 8};
@@ -281,10 +281,10 @@ TEST(TableSlotsThroughAssignAndExport) {
 
 TEST(TableMetadataAndClock) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 1);
-    options.metadata = true;
-    options.rule.kind = RuleKind::kSgd;
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 1);
+    spec.metadata = true;
+    spec.rule.kind = RuleKind::kSgd;
+    std::unique_ptr<Table> table = MakeTable(spec);
     const auto at = [&](uint32_t time, uint32_t count) {
       uint64_t rows = 0;
       CHECK_OK(table->CountIf(
@@ -330,11 +330,11 @@ TEST(TableMetadataAndClock) {
 
 TEST(TableErrorsChangeNothing) {
   const auto created = [](int64_t dim, int64_t capacity, RuleKind rule, ValueType type) {
-    TableOptions options = OptionsOf(KeyType::kInt64, type, dim);
-    options.initial_capacity = capacity;
-    options.rule.kind = rule;
+    TableSpec spec = SpecOf(KeyType::kInt64, type, dim);
+    spec.initial_capacity = capacity;
+    spec.rule.kind = rule;
     std::unique_ptr<Table> table;
-    const Status status = Table::Create(options, &table);
+    const Status status = Table::Create(spec, &table);
     CHECK_EQ(status.ok(), table != nullptr);
     CHECK_EQ(status.ok(), status.message().empty());
     return status.code();
@@ -352,9 +352,9 @@ TEST(TableErrorsChangeNothing) {
   }
 
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = OptionsOf(key_type, ValueType::kBfloat16, 2);
-    options.rule.kind = RuleKind::kSgd;
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(key_type, ValueType::kBfloat16, 2);
+    spec.rule.kind = RuleKind::kSgd;
+    std::unique_ptr<Table> table = MakeTable(spec);
     const TestKeys keys = TestKeys::Range(key_type, 0, 10);
     AssignNumbers(*table, keys, Version(1));
     const ContentsMap before = Contents(*table);
@@ -390,8 +390,8 @@ TEST(TableErrorsChangeNothing) {
     CHECK(Contents(*table) == before);
     CHECK(apply(ValueType::kFloat32, {}) == StatusCode::kOk);
 
-    options.rule.kind = none;
-    table = MakeTable(options);
+    spec.rule.kind = none;
+    table = MakeTable(spec);
     CHECK(apply(ValueType::kFloat32, {}) == invalid);
   }
 }

@@ -10,11 +10,11 @@ namespace tfra::test {
 namespace {
 
 // Whatever bound or tiers other tests are run with.
-TableOptions PlainOptions(ValueType type, int64_t dim) {
-  TableOptions options = OptionsOf(KeyType::kInt64, type, dim);
-  options.bound = {};
-  options.tiers = {};
-  return options;
+TableSpec PlainSpec(ValueType type, int64_t dim) {
+  TableSpec spec = SpecOf(KeyType::kInt64, type, dim);
+  spec.bound = {};
+  spec.tiers = {};
+  return spec;
 }
 
 // Memory for so many rows of a table, `shift` bytes after the start of a cache line.
@@ -25,8 +25,8 @@ class Arrays {
         keys_(room),
         values_(room * ValueBytes(table) + kSlack),
         slots_(room * SlotBytes(table) + kSlack),
-        metadata_(table.options().metadata ? room : 0),
-        scores_(table.options().bound.max_capacity > 0 ? room : 0) {
+        metadata_(table.spec().metadata ? room : 0),
+        scores_(table.spec().bound.max_capacity > 0 ? room : 0) {
     const auto aligned = [&](std::vector<std::byte>* bytes) {
       void* start = bytes->data();
       size_t space = bytes->size();
@@ -112,13 +112,13 @@ void ForEveryPlainTable(const std::function<void(Table&)>& body) {
     if (type == ValueType::kString) continue;
     for (int64_t dim : {1, 5, 16, 64}) {
       for (bool bounded : {false, true}) {
-        TableOptions options = PlainOptions(type, dim);
-        if (bounded) options.bound = {.max_capacity = 2000};
-        options.metadata = dim != 5;
+        TableSpec spec = PlainSpec(type, dim);
+        if (bounded) spec.bound = {.max_capacity = 2000};
+        spec.metadata = dim != 5;
         if (type == ValueType::kFloat32 || type == ValueType::kFloat16) {
-          options.rule.kind = RuleKind::kAdam;
+          spec.rule.kind = RuleKind::kAdam;
         }
-        std::unique_ptr<Table> table = MakeTable(options);
+        std::unique_ptr<Table> table = MakeTable(spec);
         table->SetClock(7);
         for (int begin = 0; begin < 3000; begin += 1000) {
           AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, begin, begin + 1000),
@@ -146,7 +146,7 @@ TEST(ExportIntoIsAllThereIs) {
 }
 
 TEST(ExportIntoLeavesOutWhatIsNotWanted) {
-  std::unique_ptr<Table> table = MakeTable(PlainOptions(ValueType::kInt32, 16));
+  std::unique_ptr<Table> table = MakeTable(PlainSpec(ValueType::kInt32, 16));
   AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, 100), [](size_t, size_t) { return 3; });
   std::vector<int64_t> keys(100);
   size_t rows = 0;
@@ -160,7 +160,7 @@ TEST(ExportIntoLeavesOutWhatIsNotWanted) {
 }
 
 TEST(ExportIntoHasOneOrder) {
-  std::unique_ptr<Table> table = MakeTable(PlainOptions(ValueType::kFloat32, 4));
+  std::unique_ptr<Table> table = MakeTable(PlainSpec(ValueType::kFloat32, 4));
   AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, 50000),
                 [](size_t i, size_t) { return static_cast<int>(i % 100); });
   const ScopedNumThreads one(1);
@@ -172,22 +172,22 @@ TEST(ExportIntoHasOneOrder) {
 }
 
 TEST(ExportIntoRefusesOtherTables) {
-  const auto refused = [](const TableOptions& options, const RowArrays& arrays = {}) {
-    std::unique_ptr<Table> table = MakeTable(options);
+  const auto refused = [](const TableSpec& spec, const RowArrays& arrays = {}) {
+    std::unique_ptr<Table> table = MakeTable(spec);
     size_t rows = 0;
     ExportBatch rest;
     CHECK(table->ExportInto(arrays, &rows, &rest).code() == StatusCode::kInvalidArgument);
   };
-  refused(OptionsOf(KeyType::kString, ValueType::kFloat32, 4));
-  refused(OptionsOf(KeyType::kInt64, ValueType::kString, 4));
-  TableOptions tiered = PlainOptions(ValueType::kFloat32, 4);
+  refused(SpecOf(KeyType::kString, ValueType::kFloat32, 4));
+  refused(SpecOf(KeyType::kInt64, ValueType::kString, 4));
+  TableSpec tiered = PlainSpec(ValueType::kFloat32, 4);
   tiered.tiers.fast_bytes = 1 << 20;
   refused(tiered);
   // Columns that are not there.
   RowMetadata metadata;
   uint64_t score;
-  refused(PlainOptions(ValueType::kFloat32, 4), {.room = 1, .metadata = &metadata});
-  refused(PlainOptions(ValueType::kFloat32, 4), {.room = 1, .scores = &score});
+  refused(PlainSpec(ValueType::kFloat32, 4), {.room = 1, .metadata = &metadata});
+  refused(PlainSpec(ValueType::kFloat32, 4), {.room = 1, .scores = &score});
 }
 
 // The first keys stay and change, and others come and go, so that rows are used again by other
@@ -196,7 +196,7 @@ TEST(ConcurrentExportIntoSeesWholeRowsOnce) {
   constexpr size_t kDim = 16;
   constexpr int64_t kStay = 2000, kAll = 8000;
   const int scale = 5 * kScale;
-  std::unique_ptr<Table> table = MakeTable(PlainOptions(ValueType::kInt32, kDim));
+  std::unique_ptr<Table> table = MakeTable(PlainSpec(ValueType::kInt32, kDim));
   Errors errors{0};
   const auto write = [&](int64_t begin, int64_t end, int version) {
     std::vector<int64_t> keys;

@@ -16,7 +16,7 @@ namespace {
 
 // Inserts, finds, misses, exports and removes.
 void RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& absent) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt64, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt64, 1));
   const KeyBatch batch(keys.data(), keys.size());
   CHECK_OK(table->Assign(batch, keys.data()));
   CHECK_EQ(table->size(), keys.size());
@@ -68,7 +68,7 @@ TEST(TableUnusualKeys) {
   const auto number = [](size_t i, size_t j) { return static_cast<int>(i * 5 + j); };
   for (const TestKeys& keys : {TestKeys(KeyType::kInt64, numbers), TestKeys(strings)}) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
-      std::unique_ptr<Table> table = MakeTable(OptionsOf(keys.batch().type, type, 3));
+      std::unique_ptr<Table> table = MakeTable(SpecOf(keys.batch().type, type, 3));
       AssignNumbers(*table, keys, number);
       const ContentsMap contents = Contents(*table);
       CHECK_EQ(contents.size(), keys.size());
@@ -82,7 +82,7 @@ TEST(TableUnusualKeys) {
     }
   }
   // The same for values.
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kString, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kString, 1));
   const std::vector<std::string_view> values(strings.begin(), strings.end());
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, static_cast<int64_t>(values.size()));
   CHECK_OK(table->Assign(keys.batch(), values.data()));
@@ -159,9 +159,9 @@ TEST(TableStringsOfOneHash) {
   }
   for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
   for (ValueType type : {ValueType::kInt32, ValueType::kFloat32, ValueType::kString}) {
-    TableOptions options = OptionsOf(KeyType::kString, type, 2);
-    if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(KeyType::kString, type, 2);
+    if (IsFloating(type)) spec.rule.kind = RuleKind::kSgd;
+    std::unique_ptr<Table> table = MakeTable(spec);
     const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 100); };
     AssignNumbers(*table, TestKeys(names), number);
     Flags exists(names.size() + twins.size());

@@ -47,7 +47,7 @@ class ScopedNumThreads {
   const int before_;
 };
 
-// The bound of tables that OptionsOf makes; none, but where a test runs others for bounded tables.
+// The bound of tables that SpecOf makes; none, but where a test runs others for bounded tables.
 inline Bound& BoundOfTests() {
   static Bound bound;
   return bound;
@@ -79,19 +79,19 @@ inline void RunTestsWith(const Bound& bound, const Tiers& tiers,
   TiersOfTests() = Tiers();
 }
 
-inline TableOptions OptionsOf(KeyType key_type, ValueType value_type, int64_t dim) {
-  TableOptions options;
-  options.key_type = key_type;
-  options.value_type = value_type;
-  options.dim = dim;
-  options.bound = BoundOfTests();
-  if (value_type != ValueType::kString) options.tiers = TiersOfTests();
-  return options;
+inline TableSpec SpecOf(KeyType key_type, ValueType value_type, int64_t dim) {
+  TableSpec spec;
+  spec.key_type = key_type;
+  spec.value_type = value_type;
+  spec.dim = dim;
+  spec.bound = BoundOfTests();
+  if (value_type != ValueType::kString) spec.tiers = TiersOfTests();
+  return spec;
 }
 
-inline std::unique_ptr<Table> MakeTable(const TableOptions& options) {
+inline std::unique_ptr<Table> MakeTable(const TableSpec& spec) {
   std::unique_ptr<Table> table;
-  CHECK_OK(Table::Create(options, &table));
+  CHECK_OK(Table::Create(spec, &table));
   return table;
 }
 
@@ -226,10 +226,10 @@ class TestRows {
 using ContentsMap = std::map<std::string, std::vector<int>>;
 
 // Adds a batch to `contents`; a key that is already there is an error.
-inline void AddBatch(const TableOptions& options, const ExportBatch& batch, ContentsMap* contents) {
-  const size_t dim = static_cast<size_t>(options.dim);
-  const TestRows rows = TestRows::Of(options.value_type, dim, batch);
-  const bool strings = options.key_type == KeyType::kString;
+inline void AddBatch(const TableSpec& spec, const ExportBatch& batch, ContentsMap* contents) {
+  const size_t dim = static_cast<size_t>(spec.dim);
+  const TestRows rows = TestRows::Of(spec.value_type, dim, batch);
+  const bool strings = spec.key_type == KeyType::kString;
   CHECK_EQ(strings ? batch.string_keys.size() : batch.int_keys.size(), batch.size);
   CHECK_EQ(strings ? batch.int_keys.size() : batch.string_keys.size(), 0u);
   for (size_t i = 0; i < batch.size; ++i) {
@@ -242,7 +242,7 @@ inline ContentsMap Contents(Table& table) {
   ExportBatch batch;
   CHECK_OK(table.ExportAll(&batch));
   ContentsMap contents;
-  AddBatch(table.options(), batch, &contents);
+  AddBatch(table.spec(), batch, &contents);
   CHECK_EQ(contents.size(), table.size());
   return contents;
 }
@@ -250,9 +250,9 @@ inline ContentsMap Contents(Table& table) {
 // Assigns to each key the row that number_at(i, j) describes.
 template <typename NumberAt>
 void AssignNumbers(Table& table, const TestKeys& keys, NumberAt&& number_at) {
-  const TableOptions& options = table.options();
-  const size_t dim = static_cast<size_t>(options.dim);
-  const TestRows rows = TestRows::Make(options.value_type, keys.size(), dim, number_at);
+  const TableSpec& spec = table.spec();
+  const size_t dim = static_cast<size_t>(spec.dim);
+  const TestRows rows = TestRows::Make(spec.value_type, keys.size(), dim, number_at);
   CHECK_OK(table.Assign(keys.batch(), rows.in()));
 }
 

@@ -17,16 +17,16 @@ class KeepModel {
   // min_count: 0 for no admission.
   KeepModel(KeyType key_type, ValueType type, uint32_t min_count, uint64_t seed)
       : key_type_(key_type), type_(type), random_(seed), keys_{min_count} {
-    TableOptions options = OptionsOf(key_type, type, kDim);
+    TableSpec spec = SpecOf(key_type, type, kDim);
     if (IsFloating(type)) {
-      options.rule.kind = RuleKind::kAdam;
-      options.initializer.kind = InitializerKind::kUniform;
+      spec.rule.kind = RuleKind::kAdam;
+      spec.initializer.kind = InitializerKind::kUniform;
     }
-    plain_ = MakeTable(options);
-    options.metadata = true;
-    if (min_count > 0) options.admission.kind = AdmissionKind::kMinCount;
-    options.admission.min_count = std::max(min_count, 1u);
-    table_ = MakeTable(options);
+    plain_ = MakeTable(spec);
+    spec.metadata = true;
+    if (min_count > 0) spec.admission.kind = AdmissionKind::kMinCount;
+    spec.admission.min_count = std::max(min_count, 1u);
+    table_ = MakeTable(spec);
     table_->SetClock(keys_.now);
   }
 
@@ -303,7 +303,7 @@ class KeepModel {
         return "Shrink";
       case 2: {
         std::unique_ptr<Table> copy;
-        CHECK_OK(table_->CopyWithRule(table_->options().rule, true, &copy));
+        CHECK_OK(table_->CopyWithRule(table_->spec().rule, true, &copy));
         table_ = std::move(copy);
         CHECK_EQ(table_->clock(), keys_.now);
         return "CopyWithRule";

@@ -10,21 +10,21 @@ namespace {
 
 constexpr int kMaxFailurePoints = 200;
 
-TableOptions TrainedOptions(KeyType key_type, ValueType type) {
-  TableOptions options = OptionsOf(key_type, type, 2);
-  if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
-  return options;
+TableSpec TrainedSpec(KeyType key_type, ValueType type) {
+  TableSpec spec = SpecOf(key_type, type, 2);
+  if (IsFloating(type)) spec.rule.kind = RuleKind::kSgd;
+  return spec;
 }
 
 // Calls `call` with the first, second, .. allocation failing until it gets by without a failure,
 // each time on a fresh table of 100 keys. A call that fails must leave the contents as they were,
 // and the table in a state in which the same call then succeeds.
-void FailEverywhere(const TableOptions& options, const char* name,
+void FailEverywhere(const TableSpec& spec, const char* name,
                     const std::function<Status(Table&)>& call) {
   int changed = 0, point = 0;
   for (; point < kMaxFailurePoints; ++point) {
-    std::unique_ptr<Table> table = MakeTable(options);
-    AssignNumbers(*table, TestKeys::Range(options.key_type, 0, 100),
+    std::unique_ptr<Table> table = MakeTable(spec);
+    AssignNumbers(*table, TestKeys::Range(spec.key_type, 0, 100),
                   [](size_t i, size_t j) { return static_cast<int>(i + j); });
     const ContentsMap before = Contents(*table);
     const uint64_t string_bytes = table->stats().string_bytes;
@@ -48,22 +48,22 @@ void FailEverywhere(const TableOptions& options, const char* name,
 }
 
 Status AssignMany(Table& table, int64_t end) {
-  const TestKeys keys = TestKeys::Range(table.options().key_type, 50, end);
-  const size_t dim = static_cast<size_t>(table.options().dim);
-  const TestRows rows = TestRows::Make(table.options().value_type, keys.size(), dim,
-                                       [](size_t, size_t) { return 7; });
+  const TestKeys keys = TestKeys::Range(table.spec().key_type, 50, end);
+  const size_t dim = static_cast<size_t>(table.spec().dim);
+  const TestRows rows =
+      TestRows::Make(table.spec().value_type, keys.size(), dim, [](size_t, size_t) { return 7; });
   return table.Assign(keys.batch(), rows.in());
 }
 
 TEST(OutOfMemoryInCreate) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 4);
-    options.initial_capacity = 1000;
+    TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 4);
+    spec.initial_capacity = 1000;
     int point = 0;
     for (; point < kMaxFailurePoints; ++point) {
       std::unique_ptr<Table> table;
       FailAllocationsForTesting(point);
-      const Status status = Table::Create(options, &table);
+      const Status status = Table::Create(spec, &table);
       FailAllocationsForTesting(-1);
       if (status.ok()) break;
       CHECK(status.code() == StatusCode::kOutOfMemory);
@@ -76,40 +76,40 @@ TEST(OutOfMemoryInCreate) {
 TEST(OutOfMemoryInAssign) {
   for (int threads : {1, 4}) {
     const ScopedNumThreads scoped(threads);
-    const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
-    FailEverywhere(options, "Assign", [](Table& table) { return AssignMany(table, 20000); });
+    const TableSpec spec = TrainedSpec(KeyType::kInt64, ValueType::kFloat32);
+    FailEverywhere(spec, "Assign", [](Table& table) { return AssignMany(table, 20000); });
   }
 }
 
 TEST(OutOfMemoryInAssignOfStringValues) {
-  FailEverywhere(TrainedOptions(KeyType::kInt64, ValueType::kString), "Assign of string values",
+  FailEverywhere(TrainedSpec(KeyType::kInt64, ValueType::kString), "Assign of string values",
                  [](Table& table) { return AssignMany(table, 120); });
 }
 
 TEST(OutOfMemoryInAssignToStringKeys) {
   for (ValueType type : {ValueType::kFloat32, ValueType::kString}) {
-    FailEverywhere(TrainedOptions(KeyType::kString, type), "Assign to string keys",
+    FailEverywhere(TrainedSpec(KeyType::kString, type), "Assign to string keys",
                    [](Table& table) { return AssignMany(table, 120); });
   }
 }
 
 TEST(OutOfMemoryInUpdates) {
-  const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
+  const TableSpec spec = TrainedSpec(KeyType::kInt64, ValueType::kFloat32);
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 50, 5000);
   const std::vector<float> ones(2 * keys.size(), 1.0f);
-  FailEverywhere(options, "ApplyGradients", [&](Table& table) {
+  FailEverywhere(spec, "ApplyGradients", [&](Table& table) {
     return table.ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {});
   });
   Flags exists(keys.size());
-  FailEverywhere(options, "Accumulate", [&](Table& table) {
+  FailEverywhere(spec, "Accumulate", [&](Table& table) {
     return table.Accumulate(keys.batch(), ones.data(), exists.data());
   });
 }
 
 TEST(OutOfMemoryInReserveAndShrink) {
-  const TableOptions options = TrainedOptions(KeyType::kInt64, ValueType::kFloat32);
-  FailEverywhere(options, "Reserve", [](Table& table) { return table.Reserve(200000); });
-  std::unique_ptr<Table> table = MakeTable(options);
+  const TableSpec spec = TrainedSpec(KeyType::kInt64, ValueType::kFloat32);
+  FailEverywhere(spec, "Reserve", [](Table& table) { return table.Reserve(200000); });
+  std::unique_ptr<Table> table = MakeTable(spec);
   AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, 100), [](size_t, size_t) { return 3; });
   const ContentsMap before = Contents(*table);
   CHECK_OK(table->Reserve(100000));
@@ -125,7 +125,7 @@ TEST(OutOfMemoryInReserveAndShrink) {
 }
 
 TEST(ClearNeedsNoMemory) {
-  std::unique_ptr<Table> table = MakeTable(TrainedOptions(KeyType::kString, ValueType::kFloat32));
+  std::unique_ptr<Table> table = MakeTable(TrainedSpec(KeyType::kString, ValueType::kFloat32));
   CHECK_OK(AssignMany(*table, 1000));
   FailAllocationsForTesting(0);
   const Status status = table->Clear();
@@ -138,7 +138,7 @@ TEST(ClearNeedsNoMemory) {
 
 // Room is for keys that are inserted, not for every key that a batch names.
 TEST(DuplicatesDoNotGrowTheTable) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const std::vector<int64_t> same(100000, 5);
   const std::vector<int32_t> values(same.size(), 1);
   CHECK_OK(table->Assign(KeyBatch(same.data(), same.size()), values.data()));
@@ -147,7 +147,7 @@ TEST(DuplicatesDoNotGrowTheTable) {
 }
 
 TEST(IgnoredKeysDoNotGrowTheTable) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys absent = TestKeys::Range(KeyType::kInt64, 0, 100000);
   const std::vector<int32_t> values(absent.size(), 1);
   Flags exists(absent.size(), true);
@@ -158,7 +158,7 @@ TEST(IgnoredKeysDoNotGrowTheTable) {
 
 TEST(RemovedRowsAreUsedAgain) {
   for (KeyType key_type : kKeyTypes) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kFloat32, 8));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kFloat32, 8));
     const TestKeys keys = TestKeys::Range(key_type, 0, 50000);
     const auto one = [](size_t, size_t) { return 1; };
     AssignNumbers(*table, keys, one);
@@ -184,7 +184,7 @@ TEST(RemovedRowsAreUsedAgain) {
 }
 
 TEST(ReserveMakesRoom) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   CHECK_OK(table->Reserve(50000));
   const TableStats before = table->stats();
   CHECK(before.capacity >= 50000);
@@ -198,7 +198,7 @@ TEST(ReserveMakesRoom) {
 TEST(ShrinkGivesMemoryBackAndKeepsRows) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kInt8, ValueType::kString}) {
-      std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, type, 3));
+      std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, type, 3));
       const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 100); };
       AssignNumbers(*table, TestKeys::Range(key_type, 0, 50000), number);
       const TableStats full = table->stats();
@@ -222,10 +222,10 @@ TEST(ShrinkGivesMemoryBackAndKeepsRows) {
 TEST(EstimateMemoryAgreesWithTables) {
   for (KeyType key_type : kKeyTypes) {
     for (int64_t keys : {100000, 1000000 / kSlowdown}) {
-      TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 5);
-      options.metadata = true;
-      options.rule.kind = RuleKind::kAdam;
-      std::unique_ptr<Table> table = MakeTable(options);
+      TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 5);
+      spec.metadata = true;
+      spec.rule.kind = RuleKind::kAdam;
+      std::unique_ptr<Table> table = MakeTable(spec);
       double length = 0;
       const std::vector<float> values(20000 * 5);
       for (int64_t begin = 0; begin < keys; begin += 20000) {
@@ -235,7 +235,7 @@ TEST(EstimateMemoryAgreesWithTables) {
       }
       const TableStats stats = table->stats();
       TableStats estimate;
-      CHECK_OK(EstimateMemory(options, keys, length, &estimate));
+      CHECK_OK(EstimateMemory(spec, keys, length, &estimate));
       const auto near = [](uint64_t a, uint64_t b) {
         return static_cast<double>(a) <= 1.1 * static_cast<double>(b) &&
                static_cast<double>(b) <= 1.1 * static_cast<double>(a);
@@ -247,14 +247,14 @@ TEST(EstimateMemoryAgreesWithTables) {
     }
   }
   TableStats estimate;
-  CHECK(!EstimateMemory(OptionsOf(KeyType::kInt64, ValueType::kInt8, 0), 1, 0, &estimate).ok());
-  CHECK(!EstimateMemory(OptionsOf(KeyType::kInt64, ValueType::kInt8, 1), -1, 0, &estimate).ok());
+  CHECK(!EstimateMemory(SpecOf(KeyType::kInt64, ValueType::kInt8, 0), 1, 0, &estimate).ok());
+  CHECK(!EstimateMemory(SpecOf(KeyType::kInt64, ValueType::kInt8, 1), -1, 0, &estimate).ok());
 }
 
 TEST(MemoryRisesEvenly) {
-  const TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 4);
+  const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 4);
   for (int64_t batch_size : {1000, 50000}) {
-    std::unique_ptr<Table> table = MakeTable(options);
+    std::unique_ptr<Table> table = MakeTable(spec);
     const std::vector<float> values(static_cast<size_t>(batch_size) * 4);
     double worst = 0;
     for (int64_t size = batch_size; size <= 2000000 / kSlowdown; size += batch_size) {
@@ -262,7 +262,7 @@ TEST(MemoryRisesEvenly) {
       CHECK_OK(table->Assign(keys.batch(), values.data()));
       if (size < 10000) continue;  // The last block of rows of each stripe is no small part yet.
       TableStats estimate;
-      CHECK_OK(EstimateMemory(options, size, 0, &estimate));
+      CHECK_OK(EstimateMemory(spec, size, 0, &estimate));
       const TableStats stats = table->stats();
       worst = std::max(worst, static_cast<double>(stats.index_bytes + stats.row_bytes) /
                                   static_cast<double>(estimate.index_bytes + estimate.row_bytes));

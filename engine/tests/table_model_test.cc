@@ -13,7 +13,7 @@ namespace {
 class Model {
  public:
   Model(KeyType key_type, ValueType type, uint64_t seed)
-      : type_(type), random_(seed), table_(MakeTable(Options(key_type, type))) {}
+      : type_(type), random_(seed), table_(MakeTable(Spec(key_type, type))) {}
 
   void Run(int operations) {
     for (int step = 0; step < operations; ++step) {
@@ -21,7 +21,7 @@ class Model {
       const size_t n = Pick(200) == 0 ? 9000 : static_cast<size_t>(Pick(40));
       std::vector<int64_t> numbers(n);
       for (int64_t& number : numbers) number = Pick(300) - 150;
-      Step(TestKeys(table_->options().key_type, numbers));
+      Step(TestKeys(table_->spec().key_type, numbers));
       CHECK_EQ(table_->size(), rows_.size());
       if (step % 8 == 0) CHECK(Contents(*table_) == rows_);
     }
@@ -34,10 +34,10 @@ class Model {
  private:
   static constexpr size_t kDim = 2;
 
-  static TableOptions Options(KeyType key_type, ValueType type) {
-    TableOptions options = OptionsOf(key_type, type, kDim);
-    if (IsFloating(type)) options.rule.kind = RuleKind::kSgd;
-    return options;
+  static TableSpec Spec(KeyType key_type, ValueType type) {
+    TableSpec spec = SpecOf(key_type, type, kDim);
+    if (IsFloating(type)) spec.rule.kind = RuleKind::kSgd;
+    return spec;
   }
 
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
@@ -167,7 +167,7 @@ TEST(ModelAgreesWithSeveralThreads) {
 TEST(KeysFindTheirPartsForAnyNumberOfThreads) {
   for (int threads : {1, 2, 3, 4, 5, 8, 16}) {
     const ScopedNumThreads scoped(threads);
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
     std::vector<int64_t> numbers(70'000);
     std::vector<int32_t> values(numbers.size());
     std::mt19937_64 random(1);
@@ -191,7 +191,7 @@ TEST(IndexGrowsForKeysThatAreNew) {
   const ScopedNumThreads one(1);
   constexpr int64_t kThere = 50'000;
   const auto index_bytes_after = [](size_t column, size_t columns) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 32));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat32, 32));
     const auto one_each = [](size_t, size_t) { return 1; };
     AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, 0, kThere), one_each);
     std::mt19937_64 random(1);
@@ -214,7 +214,7 @@ TEST(IndexGrowsForKeysThatAreNew) {
 // Replaces all keys of a table many times: it stays as large as it was.
 TEST(ChurnKeepsTheTableSmall) {
   for (KeyType key_type : kKeyTypes) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kInt32, 1));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kInt32, 1));
     constexpr int64_t kLive = 5000, kBatch = 500;
     AssignNumbers(*table, TestKeys::Range(key_type, 0, kLive), [](size_t, size_t) { return 1; });
     const TableStats before = table->stats();
@@ -239,9 +239,9 @@ TEST(ChurnKeepsTheTableSmall) {
 // them are there, and some come twice.
 void CheckNearlyAllNewKeys(KeyType key_type, bool metadata) {
   constexpr size_t kCall = 20'000, kDim = 2;
-  TableOptions options = OptionsOf(key_type, ValueType::kInt32, kDim);
-  options.metadata = metadata;
-  const auto table = MakeTable(options);
+  TableSpec spec = SpecOf(key_type, ValueType::kInt32, kDim);
+  spec.metadata = metadata;
+  const auto table = MakeTable(spec);
   std::mt19937_64 random(3);
   ContentsMap rows;
   for (int call = 0; call < 6; ++call) {

@@ -11,12 +11,12 @@ namespace {
 constexpr size_t kDim = 19;  // More than a cache line; no power of two.
 constexpr int64_t kKeys = 400;
 
-TableOptions Options(KeyType key_type, const AdmissionSpec& admission) {
-  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, kDim);
-  options.rule.kind = RuleKind::kSgd;
-  options.metadata = true;
-  options.admission = admission;
-  return options;
+TableSpec Spec(KeyType key_type, const AdmissionSpec& admission) {
+  TableSpec spec = SpecOf(key_type, ValueType::kFloat32, kDim);
+  spec.rule.kind = RuleKind::kSgd;
+  spec.metadata = true;
+  spec.admission = admission;
+  return spec;
 }
 
 // Each element of a row is the number of steps that it has been trained: all the same.
@@ -47,7 +47,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
   for (KeyType key_type : kKeyTypes) {
     for (const AdmissionSpec& spec :
          {AdmissionSpec(), MinCount(2), Bloom(2, kKeys, 0.01), Probability(0.5, 1)}) {
-      std::unique_ptr<Table> table = MakeTable(Options(key_type, spec));
+      std::unique_ptr<Table> table = MakeTable(Spec(key_type, spec));
       table->SetClock(1);
       Errors errors{0};
       std::atomic<uint64_t> evicted{0}, expired{0}, removed{0}, runs{0};
@@ -136,7 +136,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
 // A row that is written while old ones are evicted is new: it stays, with all that it was taught.
 TEST(ConcurrentRestrictTakesNoFreshRow) {
   for (KeyType key_type : kKeyTypes) {
-    std::unique_ptr<Table> table = MakeTable(Options(key_type, AdmissionSpec()));
+    std::unique_ptr<Table> table = MakeTable(Spec(key_type, AdmissionSpec()));
     const TestKeys kept = TestKeys::Range(key_type, 0, 40);
     std::atomic<uint32_t> now{1000};
     table->SetClock(now);
@@ -173,7 +173,7 @@ TEST(ConcurrentSightsAreAllCounted) {
   for (KeyType key_type : kKeyTypes) {
     for (const AdmissionSpec& spec :
          {MinCount(kThreads * kSights), Bloom(kThreads * kSights, 2000, 0.001)}) {
-      std::unique_ptr<Table> table = MakeTable(Options(key_type, spec));
+      std::unique_ptr<Table> table = MakeTable(Spec(key_type, spec));
       Errors errors{0};
       const auto see = [&] {
         const TestKeys keys = TestKeys::Range(key_type, 0, 300);

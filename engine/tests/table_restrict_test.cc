@@ -10,10 +10,10 @@
 namespace tfra::test {
 namespace {
 
-TableOptions WithMetadata(KeyType key_type, ValueType type, int64_t dim) {
-  TableOptions options = OptionsOf(key_type, type, dim);
-  options.metadata = true;
-  return options;
+TableSpec WithMetadata(KeyType key_type, ValueType type, int64_t dim) {
+  TableSpec spec = SpecOf(key_type, type, dim);
+  spec.metadata = true;
+  return spec;
 }
 
 std::set<int64_t> KeysOf(Table& table) {
@@ -25,9 +25,9 @@ std::set<int64_t> KeysOf(Table& table) {
 // Assigns the numbers to keys of these numbers, with the metadata.
 void AssignWith(Table& table, const std::vector<int64_t>& numbers,
                 const std::vector<RowMetadata>& metadata) {
-  const TestKeys keys(table.options().key_type, numbers);
+  const TestKeys keys(table.spec().key_type, numbers);
   const TestRows rows =
-      TestRows::Make(table.options().value_type, numbers.size(), 1,
+      TestRows::Make(table.spec().value_type, numbers.size(), 1,
                      [&](size_t i, size_t) { return static_cast<int>(numbers[i]); });
   CHECK_OK(table.Assign(keys.batch(), rows.in(), nullptr, metadata.data()));
 }
@@ -143,7 +143,7 @@ TEST(RestrictOfAnEmptyTable) {
 // What callers choose themselves is counted as what Restrict chooses.
 TEST(EvictedKeysAreCounted) {
   for (KeyType key_type : {KeyType::kInt64, KeyType::kString}) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(key_type, ValueType::kFloat32, 1));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kFloat32, 1));
     const TestKeys keys = TestKeys::Range(key_type, 0, 100),
                    some = TestKeys::Range(key_type, 90, 120);
     AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
@@ -163,7 +163,7 @@ TEST(EvictedKeysAreCounted) {
 }
 
 TEST(WhatNeedsMetadataSaysSo) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat32, 1));
   const TestKeys keys(KeyType::kInt64, {1});
   AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
   uint64_t count = 0;
@@ -200,7 +200,7 @@ TEST(ExpireByNormNeedsFloatingValues) {
 TEST(ExpireByNormAloneNeedsNoMetadata) {
   for (ValueType type :
        {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16, ValueType::kFloat64}) {
-    std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kString, type, 2));
+    std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kString, type, 2));
     // Norms 0, 5, 10, .., 45.
     AssignNumbers(*table, TestKeys::Range(KeyType::kString, 0, 10),
                   [](size_t i, size_t j) { return static_cast<int>(i * (j == 0 ? 3 : 4)); });
@@ -283,7 +283,7 @@ TEST(HistogramBinsDouble) {
 TEST(HistogramsOfWhatTheTableHas) {
   RowHistograms histograms;
   histograms.age[3] = histograms.norm[3] = 9;
-  std::unique_ptr<Table> bare = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kFloat64, 1));
+  std::unique_ptr<Table> bare = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat64, 1));
   AssignNumbers(*bare, TestKeys::Range(KeyType::kInt64, 0, 20000),
                 [](size_t, size_t) { return 1; });
   CHECK_OK(bare->Histograms(&histograms));
@@ -298,9 +298,9 @@ TEST(HistogramsOfWhatTheTableHas) {
 }
 
 TEST(CountsStayAtTheirMaximum) {
-  TableOptions options = WithMetadata(KeyType::kInt64, ValueType::kFloat32, 1);
-  options.rule.kind = RuleKind::kSgd;
-  std::unique_ptr<Table> table = MakeTable(options);
+  TableSpec spec = WithMetadata(KeyType::kInt64, ValueType::kFloat32, 1);
+  spec.rule.kind = RuleKind::kSgd;
+  std::unique_ptr<Table> table = MakeTable(spec);
   AssignWith(*table, {1}, {{5, UINT32_MAX - 1}});
   const TestKeys twice(KeyType::kInt64, {1, 1});
   const std::vector<float> zeros(2);

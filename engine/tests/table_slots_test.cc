@@ -18,7 +18,7 @@ struct Rows {
 };
 
 Rows LookupRows(Table& table, const TestKeys& keys) {
-  Rows rows{std::vector<float>(keys.size() * static_cast<size_t>(table.options().dim)),
+  Rows rows{std::vector<float>(keys.size() * static_cast<size_t>(table.spec().dim)),
             std::vector<float>(keys.size() * table.slot_elements())};
   CHECK_OK(table.LookupRows(keys.batch(), rows.values.data(), rows.slots.data()));
   return rows;
@@ -26,10 +26,10 @@ Rows LookupRows(Table& table, const TestKeys& keys) {
 
 TEST(CustomSlotsAreReadAndWrittenByTheCaller) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 2);
-    options.initializer.kind = InitializerKind::kOnes;
-    options.rule = CustomRule({{"average", false, 0.5}, {"count", true, 7.0}});
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 2);
+    spec.initializer.kind = InitializerKind::kOnes;
+    spec.rule = CustomRule({{"average", false, 0.5}, {"count", true, 7.0}});
+    std::unique_ptr<Table> table = MakeTable(spec);
     CHECK_EQ(table->slot_elements(), 3u);
 
     const TestKeys keys(key_type, {1, 2});
@@ -57,19 +57,19 @@ TEST(CustomSlotsMayStartAsNan) {
   const RuleSpec rule = CustomRule({{"copy", false, nan}});
   CHECK(rule == CustomRule({{"copy", false, nan}}));
   CHECK(!(rule == CustomRule({{"copy", false, 0.0}})));
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 1);
-  options.rule = rule;
-  CHECK(std::isnan(LookupRows(*MakeTable(options), TestKeys(KeyType::kInt64, {1})).slots[0]));
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 1);
+  spec.rule = rule;
+  CHECK(std::isnan(LookupRows(*MakeTable(spec), TestKeys(KeyType::kInt64, {1})).slots[0]));
 }
 
 TEST(CustomSlotsHaveNamesOfTheirOwnAndAreNotTooMany) {
   const auto check = [](const RuleSpec& rule, size_t* elements) {
-    TableOptions options;
-    options.dim = 3;
-    options.rule = rule;
+    TableSpec spec;
+    spec.dim = 3;
+    spec.rule = rule;
     std::unique_ptr<Table> table;
-    const Status status = CheckRule(rule, options.value_type, options.dim, elements);
-    CHECK(Table::Create(options, &table).code() == status.code());
+    const Status status = CheckRule(rule, spec.value_type, spec.dim, elements);
+    CHECK(Table::Create(spec, &table).code() == status.code());
     if (status.ok()) CHECK_EQ(table->slot_elements(), *elements);
     return status.code();
   };
@@ -89,19 +89,19 @@ TEST(CustomSlotsHaveNamesOfTheirOwnAndAreNotTooMany) {
 }
 
 TEST(CustomSlotsBelongToTheCustomRule) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, 2);
-  options.rule.kind = RuleKind::kAdam;
-  options.rule.slots = {{"extra"}};
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 2);
+  spec.rule.kind = RuleKind::kAdam;
+  spec.rule.slots = {{"extra"}};
   std::unique_ptr<Table> table;
-  CHECK(Table::Create(options, &table).code() == StatusCode::kInvalidArgument);
+  CHECK(Table::Create(spec, &table).code() == StatusCode::kInvalidArgument);
 }
 
 TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
   for (KeyType key_type : kKeyTypes) {
-    TableOptions options = OptionsOf(key_type, ValueType::kFloat32, 2);
-    options.metadata = true;
-    options.rule = CustomRule({{"a"}, {"momentum"}, {"velocity", true}});
-    std::unique_ptr<Table> table = MakeTable(options);
+    TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 2);
+    spec.metadata = true;
+    spec.rule = CustomRule({{"a"}, {"momentum"}, {"velocity", true}});
+    std::unique_ptr<Table> table = MakeTable(spec);
     table->SetClock(77);
     const size_t n = 40000;
     const TestKeys keys = TestKeys::Range(key_type, 0, static_cast<int64_t>(n));
@@ -115,7 +115,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     std::unique_ptr<Table> copy;
     CHECK_OK(table->CopyWithRule(adam, true, &copy));
     CHECK_EQ(copy->size(), n);
-    CHECK(copy->options().rule == adam);
+    CHECK(copy->spec().rule == adam);
     CHECK(Contents(*copy) == Contents(*table));
     const Rows rows = LookupRows(*copy, keys);
     for (size_t i = 0; i < n; ++i) {
@@ -128,7 +128,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     CHECK_OK(copy->CountIf([](const RowMetadata& row) { return row.time == 77; }, &old));
     CHECK_EQ(old, n);
 
-    CHECK_OK(table->CopyWithRule(options.rule, false, &copy));
+    CHECK_OK(table->CopyWithRule(spec.rule, false, &copy));
     CHECK(Contents(*copy) == Contents(*table));
     for (float slot : LookupRows(*copy, keys).slots) CHECK_EQ(slot, 0.0f);
 
@@ -139,7 +139,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
 }
 
 TEST(CopyWithRuleNeedsFloatingValues) {
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 2)), copy;
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 2)), copy;
   RuleSpec adam;
   adam.kind = RuleKind::kAdam;
   CHECK(table->CopyWithRule(adam, true, &copy).code() == StatusCode::kWrongType);

@@ -15,10 +15,9 @@ class LargeTable {
  public:
   LargeTable(size_t dim, RuleKind rule)
       : dim_(dim), initial_slot_(rule == RuleKind::kAdagrad ? 0.1f : 0.0f) {
-    TableOptions options =
-        OptionsOf(KeyType::kInt64, ValueType::kFloat32, static_cast<int64_t>(dim));
-    options.rule.kind = rule;
-    table_ = MakeTable(options);
+    TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, static_cast<int64_t>(dim));
+    spec.rule.kind = rule;
+    table_ = MakeTable(spec);
     const size_t slots = table_->slot_elements();
     written_.resize(kStreamFrom / ((dim + slots) * sizeof(float)) + 1000);
     std::vector<int64_t> keys(written_.size());
@@ -175,10 +174,10 @@ TEST(StreamedRowsAreCounted) {
 
 TEST(LargeTablesKeepSlotsAndMetadata) {
   constexpr size_t kDim = 32, kKeys = 600'000, kSome = 20'000;
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kFloat32, kDim);
-  options.rule.kind = RuleKind::kAdagrad;
-  options.metadata = true;
-  const auto table = MakeTable(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
+  spec.rule.kind = RuleKind::kAdagrad;
+  spec.metadata = true;
+  const auto table = MakeTable(spec);
   std::vector<int64_t> keys(kKeys);
   for (size_t i = 0; i < kKeys; ++i) keys[i] = static_cast<int64_t>(i);
   std::vector<float> values(kKeys * kDim, 1.0f), slots(kKeys * kDim, 2.0f);

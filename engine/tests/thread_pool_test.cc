@@ -154,7 +154,7 @@ TEST(ThreadPoolWorksAfterFork) {
 #endif
   const ScopedNumThreads scoped(4);
   CHECK(EachTaskRunsOnce(100));  // The parent's pool has its threads.
-  std::unique_ptr<Table> table = MakeTable(OptionsOf(KeyType::kInt64, ValueType::kInt32, 1));
+  std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, 50000);
   AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
   // Some children are forked while the pool is at work.

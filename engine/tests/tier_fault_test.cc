@@ -17,19 +17,19 @@ constexpr int64_t kDim = 5;
 
 using Call = std::function<Status(Table&)>;
 
-TableOptions Options(KeyType key_type, bool bounded) {
-  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, kDim);
-  options.rule.kind = RuleKind::kAdam;
-  options.metadata = true;
-  options.tiers.fast_bytes = 1;
-  if (bounded) options.bound = {kKeys, EvictStrategy::kLru};
-  return options;
+TableSpec Spec(KeyType key_type, bool bounded) {
+  TableSpec spec = SpecOf(key_type, ValueType::kFloat32, kDim);
+  spec.rule.kind = RuleKind::kAdam;
+  spec.metadata = true;
+  spec.tiers.fast_bytes = 1;
+  if (bounded) spec.bound = {kKeys, EvictStrategy::kLru};
+  return spec;
 }
 
-std::unique_ptr<Table> Filled(const TableOptions& options) {
-  std::unique_ptr<Table> table = MakeTable(options);
+std::unique_ptr<Table> Filled(const TableSpec& spec) {
+  std::unique_ptr<Table> table = MakeTable(spec);
   table->SetClock(7);
-  AssignNumbers(*table, TestKeys::Range(options.key_type, 0, kKeys),
+  AssignNumbers(*table, TestKeys::Range(spec.key_type, 0, kKeys),
                 [](size_t i, size_t j) { return static_cast<int>((i + j) % 80); });
   return table;
 }
@@ -40,10 +40,10 @@ void EndFaults() {
 
 // Lets the calls of one kind fail after some of them, for each number of them until the call
 // succeeds. changes: the call may have changed a part of the rows when it fails.
-void FailEverywhere(const TableOptions& options, IoKind kind, const Call& call) {
+void FailEverywhere(const TableSpec& spec, IoKind kind, const Call& call) {
   int failures = 0;
   for (int64_t successes = 0; successes < 2000; successes += successes < 40 ? 1 : 23) {
-    std::unique_ptr<Table> table = Filled(options);
+    std::unique_ptr<Table> table = Filled(spec);
     const RowsMap before = RowsOf(*table);
     FailIoForTesting(kind, successes);
     const Status status = call(*table);
@@ -57,10 +57,10 @@ void FailEverywhere(const TableOptions& options, IoKind kind, const Call& call) 
     }
     // It goes on as if nothing had happened.
     CHECK_OK(call(*table));
-    AssignNumbers(*table, TestKeys::Range(options.key_type, 0, kKeys),
+    AssignNumbers(*table, TestKeys::Range(spec.key_type, 0, kKeys),
                   [](size_t i, size_t) { return static_cast<int>(i % 70); });
     const ContentsMap contents = Contents(*table);
-    const TestKeys keys = TestKeys::Range(options.key_type, 0, kKeys);
+    const TestKeys keys = TestKeys::Range(spec.key_type, 0, kKeys);
     for (size_t i = 0; i < keys.size(); ++i) {
       CHECK(contents.at(keys.Name(i)) == std::vector<int>(kDim, static_cast<int>(i % 70)));
     }
@@ -72,31 +72,31 @@ void FailEverywhere(const TableOptions& options, IoKind kind, const Call& call) 
 }
 
 Status LookUp(Table& table, int64_t begin, int64_t end) {
-  const TestKeys keys = TestKeys::Range(table.options().key_type, begin, end);
+  const TestKeys keys = TestKeys::Range(table.spec().key_type, begin, end);
   TestRows rows(ValueType::kFloat32, keys.size(), kDim);
   return table.Lookup(keys.batch(), {}, rows.out(), nullptr);
 }
 
 Status Train(Table& table, int64_t begin, int64_t end) {
-  const TestKeys keys = TestKeys::Range(table.options().key_type, begin, end);
+  const TestKeys keys = TestKeys::Range(table.spec().key_type, begin, end);
   const std::vector<float> gradients(keys.size() * kDim, 1.0f);
   return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, UpdateParams());
 }
 
 TEST(TierFaultsInReads) {
   for (KeyType key_type : kKeyTypes) {
-    const TableOptions options = Options(key_type, key_type == KeyType::kString);
-    FailEverywhere(options, IoKind::kRead, [](Table& table) { return LookUp(table, 0, 300); });
-    FailEverywhere(options, IoKind::kRead, [](Table& table) { return Train(table, 0, 300); });
-    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+    const TableSpec spec = Spec(key_type, key_type == KeyType::kString);
+    FailEverywhere(spec, IoKind::kRead, [](Table& table) { return LookUp(table, 0, 300); });
+    FailEverywhere(spec, IoKind::kRead, [](Table& table) { return Train(table, 0, 300); });
+    FailEverywhere(spec, IoKind::kRead, [](Table& table) {
       ExportBatch batch;
       return table.ExportAll(&batch);
     });
-    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+    FailEverywhere(spec, IoKind::kRead, [](Table& table) {
       RowHistograms histograms;
       return table.Histograms(&histograms);
     });
-    FailEverywhere(options, IoKind::kRead, [](Table& table) {
+    FailEverywhere(spec, IoKind::kRead, [](Table& table) {
       std::unique_ptr<Table> copy;
       return table.CopyWithRule(RuleSpec{RuleKind::kSgd}, false, &copy);
     });
@@ -106,7 +106,7 @@ TEST(TierFaultsInReads) {
 // Metadata are in memory: what only they decide reads no file.
 TEST(TieredMetadataReadNoFile) {
   for (KeyType key_type : kKeyTypes) {
-    const std::unique_ptr<Table> table = Filled(Options(key_type, key_type == KeyType::kString));
+    const std::unique_ptr<Table> table = Filled(Spec(key_type, key_type == KeyType::kString));
     FailIoForTesting(IoKind::kRead, 0);
     uint64_t count = 0;
     CHECK_OK(
@@ -127,10 +127,10 @@ TEST(TieredMetadataReadNoFile) {
 
 // Values that have no norm are of no interest to histograms.
 TEST(TieredHistogramsReadNoFileInVain) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kInt32, kDim);
-  options.metadata = true;
-  options.tiers.fast_bytes = 1;
-  const std::unique_ptr<Table> table = Filled(options);
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kInt32, kDim);
+  spec.metadata = true;
+  spec.tiers.fast_bytes = 1;
+  const std::unique_ptr<Table> table = Filled(spec);
   table->SetClock(8);
   FailIoForTesting(IoKind::kRead, 0);
   RowHistograms histograms;
@@ -144,20 +144,20 @@ TEST(TieredHistogramsReadNoFileInVain) {
 TEST(TierFaultsInWrites) {
   for (KeyType key_type : kKeyTypes) {
     for (IoKind kind : {IoKind::kWrite, IoKind::kResize}) {
-      TableOptions options = Options(key_type, false);
+      TableSpec spec = Spec(key_type, false);
       // All rows fit, until new ones come.
-      options.tiers.fast_bytes = kKeys * 80;
-      FailEverywhere(options, kind, [](Table& table) { return Train(table, kKeys, 3 * kKeys); });
+      spec.tiers.fast_bytes = kKeys * 80;
+      FailEverywhere(spec, kind, [](Table& table) { return Train(table, kKeys, 3 * kKeys); });
       if (kind == IoKind::kResize) continue;
-      options.tiers.fast_bytes = 1;
-      FailEverywhere(options, kind, [](Table& table) { return Train(table, 500, 1500); });
+      spec.tiers.fast_bytes = 1;
+      FailEverywhere(spec, kind, [](Table& table) { return Train(table, 500, 1500); });
     }
   }
 }
 
 // Reading does not fail because a row that it would move to the file cannot be written.
 TEST(TierFaultsInWritesDoNotStopReads) {
-  std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+  std::unique_ptr<Table> table = Filled(Spec(KeyType::kInt64, false));
   const RowsMap before = RowsOf(*table);
   FailIoForTesting(IoKind::kWrite, 0);
   FailIoForTesting(IoKind::kResize, 0);
@@ -180,7 +180,7 @@ TEST(TierFaultsInWritesDoNotStopReads) {
 TEST(TierFaultsInForkedChildren) {
   const ScopedNumThreads one(
       1);  // A child of a process under ThreadSanitizer can start no threads.
-  std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+  std::unique_ptr<Table> table = Filled(Spec(KeyType::kInt64, false));
   const RowsMap before = RowsOf(*table);
   const pid_t child = fork();
   CHECK(child >= 0);
@@ -194,7 +194,7 @@ TEST(TierFaultsInForkedChildren) {
     good &= refused(Train(*table, kKeys, 3 * kKeys));
     good &= table->Clear().ok() && refused(table->Shrink());
     // It can have tables of its own.
-    const std::unique_ptr<Table> own = Filled(Options(KeyType::kInt64, false));
+    const std::unique_ptr<Table> own = Filled(Spec(KeyType::kInt64, false));
     good &= RowsOf(*own).size() == kKeys;
     table.reset();
     _exit(good ? 0 : 1);
@@ -210,7 +210,7 @@ TEST(TierFaultsInForkedChildren) {
 TEST(TierFaultsAtRandom) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     std::mt19937_64 random(seed);
-    std::unique_ptr<Table> table = Filled(Options(KeyType::kInt64, false));
+    std::unique_ptr<Table> table = Filled(Spec(KeyType::kInt64, false));
     RowsMap expected = RowsOf(*table);
     int failures = 0;
     for (int step = 0; step < 300 / kSlowdown; ++step) {

@@ -44,10 +44,10 @@ TEST(TieredBoundedTablesKeepTheContract) {
 
 TEST(TieredTablesUnderManyThreads) { RunTiered({}, {"Concurrent", "BoundedUnder"}); }
 
-TableOptions TieredOptions(KeyType key_type, int64_t dim, uint64_t fast_bytes = 1) {
-  TableOptions options = OptionsOf(key_type, ValueType::kFloat32, dim);
-  options.tiers.fast_bytes = fast_bytes;
-  return options;
+TableSpec TieredSpec(KeyType key_type, int64_t dim, uint64_t fast_bytes = 1) {
+  TableSpec spec = SpecOf(key_type, ValueType::kFloat32, dim);
+  spec.tiers.fast_bytes = fast_bytes;
+  return spec;
 }
 
 // What is read once does not take the place of what is there, however much it is.
@@ -55,7 +55,7 @@ TEST(TieredLookupsOfManyRowsLeaveOthersInMemory) {
   const int64_t share = 4000 / kSlowdown, n = 10 * share, used = share / 3;
   const size_t row = 8 * sizeof(float);
   std::unique_ptr<Table> table =
-      MakeTable(TieredOptions(KeyType::kInt64, 8, static_cast<uint64_t>(share) * row));
+      MakeTable(TieredSpec(KeyType::kInt64, 8, static_cast<uint64_t>(share) * row));
   for (int64_t begin = 0; begin < n; begin += share / 4) {
     AssignRange(*table, begin, begin + share / 4);
   }
@@ -81,7 +81,7 @@ TEST(TieredLookupsOfManyRowsLeaveOthersInMemory) {
 
 TEST(TieredRowsComeAndGo) {
   for (KeyType key_type : kKeyTypes) {
-    std::unique_ptr<Table> table = MakeTable(TieredOptions(key_type, 3));
+    std::unique_ptr<Table> table = MakeTable(TieredSpec(key_type, 3));
     const size_t n = 5000;
     const TestKeys keys = TestKeys::Range(key_type, 0, n);
     const auto number = [](size_t i, size_t j) { return static_cast<int>((i + j) % 90); };
@@ -126,10 +126,10 @@ TEST(TieredReadingWritesNothing) {
   };
   for (const Bound& bound : {Bound{}, Bound{10000, EvictStrategy::kLru}}) {
     for (const Read& read : reads) {
-      TableOptions options = TieredOptions(KeyType::kInt64, 8);
-      options.metadata = true;
-      options.bound = bound;
-      std::unique_ptr<Table> table = MakeTable(options);
+      TableSpec spec = TieredSpec(KeyType::kInt64, 8);
+      spec.metadata = true;
+      spec.bound = bound;
+      std::unique_ptr<Table> table = MakeTable(spec);
       AssignRange(*table, 0, 3000);
       // At first those are written that the assignment left in memory.
       for (int round = 0; round < 20; ++round) {
@@ -148,7 +148,7 @@ TEST(TieredReadingWritesNothing) {
 // A key that a batch has many times needs room once.
 TEST(TieredDuplicatesNeedRoomOnce) {
   const uint64_t stride = 8 * sizeof(float);
-  std::unique_ptr<Table> table = MakeTable(TieredOptions(KeyType::kInt64, 8, 6000 * stride));
+  std::unique_ptr<Table> table = MakeTable(TieredSpec(KeyType::kInt64, 8, 6000 * stride));
   AssignRange(*table, 0, 2000);
   const std::vector<int64_t> same(5000, 100000);
   const std::vector<float> rows(same.size() * 8, 1.0f);
@@ -163,7 +163,7 @@ TEST(TieredMemoryStaysWithinTheBudget) {
   const size_t dim = 64, stride = dim * 4;
   const uint64_t budget = 4000 * stride;
   std::unique_ptr<Table> table =
-      MakeTable(TieredOptions(KeyType::kInt64, static_cast<int64_t>(dim), budget));
+      MakeTable(TieredSpec(KeyType::kInt64, static_cast<int64_t>(dim), budget));
   const int64_t n = 40000 / (kSlowdown > 1 ? 4 : 1);
   std::mt19937_64 random(1);
   std::vector<float> rows(500 * dim, 1.0f);
@@ -193,8 +193,8 @@ TEST(TieredMemoryStaysWithinTheBudget) {
 TEST(TieredFileHasNoName) {
   const auto directory = std::filesystem::temp_directory_path() / "tfra_tier_test";
   std::filesystem::create_directories(directory);
-  TableOptions options = TieredOptions(KeyType::kString, 4);
-  options.tiers.directory = directory.string();
+  TableSpec spec = TieredSpec(KeyType::kString, 4);
+  spec.tiers.directory = directory.string();
   const auto open_files = [&] {
     size_t count = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -205,7 +205,7 @@ TEST(TieredFileHasNoName) {
     return count;
   };
   {
-    std::unique_ptr<Table> table = MakeTable(options);
+    std::unique_ptr<Table> table = MakeTable(spec);
     AssignRange(*table, 0, 2000);
     CHECK(table->stats().slow_bytes > 0);
     CHECK(std::filesystem::is_empty(directory));
@@ -216,17 +216,17 @@ TEST(TieredFileHasNoName) {
   std::filesystem::remove(directory);
 
   std::unique_ptr<Table> table;
-  const Status status = Table::Create(options, &table);
+  const Status status = Table::Create(spec, &table);
   CHECK(status.code() == StatusCode::kIoError);
   CHECK(status.message().find(directory.string()) != std::string::npos);
   CHECK(table == nullptr);
 }
 
 TEST(TieredTablesTakeNoStringValues) {
-  TableOptions options = OptionsOf(KeyType::kInt64, ValueType::kString, 2);
-  options.tiers.fast_bytes = 1000;
+  TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kString, 2);
+  spec.tiers.fast_bytes = 1000;
   std::unique_ptr<Table> table;
-  const Status status = Table::Create(options, &table);
+  const Status status = Table::Create(spec, &table);
   CHECK(status.code() == StatusCode::kInvalidArgument);
   CHECK(status.message().find("string values") != std::string::npos);
 }

@@ -28,10 +28,10 @@ inline ExportBatch Exported(Table& table) {
 }
 
 inline size_t ValueBytes(const Table& table) {
-  return static_cast<size_t>(table.options().dim) * SizeOf(table.options().value_type);
+  return static_cast<size_t>(table.spec().dim) * SizeOf(table.spec().value_type);
 }
 inline size_t SlotBytes(const Table& table) {
-  return table.slot_elements() * SizeOf(ComputeType(table.options().value_type));
+  return table.slot_elements() * SizeOf(ComputeType(table.spec().value_type));
 }
 
 inline RowsMap RowsOf(Table& table) {
@@ -83,7 +83,7 @@ inline double NormOf(ValueType type, const std::byte* value, size_t dim) {
 // Another table with the same rows, which came one by one in another order.
 inline std::unique_ptr<Table> Twin(Table& table, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::unique_ptr<Table> twin = MakeTable(table.options());
+  std::unique_ptr<Table> twin = MakeTable(table.spec());
   CHECK_OK(twin->Reserve(static_cast<int64_t>(random() % 2000)));
   const ExportBatch batch = Exported(table);
   const std::vector<int64_t> numbers = NumbersOf(batch.int_keys, batch.string_keys);
@@ -92,7 +92,7 @@ inline std::unique_ptr<Table> Twin(Table& table, uint64_t seed) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
   for (size_t i : order) {
-    CHECK_OK(twin->Assign(TestKeys(table.options().key_type, {numbers[i]}).batch(),
+    CHECK_OK(twin->Assign(TestKeys(table.spec().key_type, {numbers[i]}).batch(),
                           batch.values.data() + i * value_bytes,
                           slot_bytes > 0 ? batch.slots.data() + i * slot_bytes : nullptr,
                           &batch.metadata[i]));

@@ -13,7 +13,7 @@
 // equal keys, in their order, and then takes one step per distinct key. Results do not depend on
 // the number of threads.
 //
-// Bounded tables (TableOptions::bound): size() never exceeds max_capacity. Every key has a score;
+// Bounded tables (TableSpec::bound): size() never exceeds max_capacity. Every key has a score;
 // each write renews it, reads do not. A key that is to be inserted into a full table evicts the
 // candidate with the lowest score (one of them, if there are several), whose row goes with its
 // slots and metadata. If its own score is lower than that of every candidate, it is rejected
@@ -34,7 +34,7 @@
 // missing key like others: it starts from its initial value and slots and evicts another one, or is
 // rejected.
 //
-// Tiered tables (TableOptions::tiers): rows beyond fast_bytes are in a file. All calls give the
+// Tiered tables (TableSpec::tiers): rows beyond fast_bytes are in a file. All calls give the
 // same results as without. The index, scores and the bytes of string keys are always in memory.
 // Writing moves the rows of its keys to memory. Reading moves those that it needs again, or all
 // while there is much room. To make room, rows that were not used lately move to the file; of
@@ -71,8 +71,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tfra/options.h"
 #include "tfra/pooling.h"
+#include "tfra/spec.h"
 #include "tfra/status.h"
 #include "tfra/table_stats.h"
 
@@ -122,7 +122,7 @@ struct Scores {
 
 using ScorePredicate = std::function<bool(uint64_t score)>;
 
-// Kept for each row of a table with TableOptions::metadata, renewed by every write to the row.
+// Kept for each row of a table with TableSpec::metadata, renewed by every write to the row.
 struct RowMetadata {
   uint32_t time;  // Table::clock() of the last write.
   // Writes so far; stays at its maximum. An optimizer step counts once for each key, however often
@@ -133,7 +133,7 @@ struct RowMetadata {
 // What becomes of the keys of a writing call that are not in the table.
 enum class NewKeys : uint8_t {
   kInsert,  // They enter.
-  kAdmit,   // Those enter that TableOptions::admission lets in; the others are dropped.
+  kAdmit,   // Those enter that TableSpec::admission lets in; the others are dropped.
   kDrop,    // They are dropped.
 };
 
@@ -219,10 +219,10 @@ Status CheckStep(const RuleSpec& rule, const UpdateParams& params, ValueType val
 
 class Table {
  public:
-  static Status Create(const TableOptions& options, std::unique_ptr<Table>* table);
+  static Status Create(const TableSpec& spec, std::unique_ptr<Table>* table);
   virtual ~Table() = default;
 
-  const TableOptions& options() const { return options_; }
+  const TableSpec& spec() const { return spec_; }
   // The slots of a row, in their order in memory.
   virtual std::vector<SlotInfo> slots() const = 0;
   // Elements of all slots of one row together.
@@ -284,7 +284,7 @@ class Table {
 
   // Renews the metadata of rows, as one write; of equal keys, one counts. Keys that are let in get
   // their initial value; in a table of string values, none is. REQUIRES (kInvalidArgument
-  // otherwise): TableOptions::metadata.
+  // otherwise): TableSpec::metadata.
   virtual Status Touch(const KeyBatch& keys, NewKeys new_keys = NewKeys::kAdmit) = 0;
   // metadata: (n), zeros for keys that are not there. exists: (n), or null. REQUIRES as for Touch.
   virtual Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) = 0;
@@ -318,7 +318,7 @@ class Table {
   // One pass over the rows' metadata, on several threads: the predicate is called by all of them,
   // and must neither throw nor use the table. Reading threads go on; writing ones wait when they
   // come to a stripe that is being passed. REQUIRES (kInvalidArgument otherwise):
-  // TableOptions::metadata.
+  // TableSpec::metadata.
   virtual Status CountIf(const MetadataPredicate& predicate, uint64_t* count) = 0;
   virtual Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) = 0;
   // Keys only: the other vectors of `batch` stay empty.
@@ -347,7 +347,7 @@ class Table {
   // others write while it runs may stay in addition. REQUIRES as for CountIf.
   virtual Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) = 0;
   // Removes what has expired, in one pass, or one for each part of the rule; of keys that wait to
-  // enter, those last seen before `written_before`. REQUIRES: TableOptions::metadata, unless only
+  // enter, those last seen before `written_before`. REQUIRES: TableSpec::metadata, unless only
   // norms are looked at, from 0 writes on (kInvalidArgument otherwise); floating values, if norms
   // are (kWrongType otherwise).
   virtual Status Expire(const ExpiryRule& rule, uint64_t* expired) = 0;
@@ -383,14 +383,14 @@ class Table {
   Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
 
  protected:
-  explicit Table(const TableOptions& options) : options_(options) {}
+  explicit Table(const TableSpec& spec) : spec_(spec) {}
 
-  const TableOptions options_;
+  const TableSpec spec_;
 };
 
 // Bytes that a table of `keys` keys takes, as TableStats reports them and the operating system
 // sees them. string_key_bytes: average length of string keys.
-Status EstimateMemory(const TableOptions& options, int64_t keys, double string_key_bytes,
+Status EstimateMemory(const TableSpec& spec, int64_t keys, double string_key_bytes,
                       TableStats* estimate);
 
 }  // namespace tfra

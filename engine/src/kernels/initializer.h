@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kernels/update_kernels.h"
-#include "tfra/options.h"
+#include "tfra/spec.h"
 #include "tfra/status.h"
 #include "tfra/types.h"
 

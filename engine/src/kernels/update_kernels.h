@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tfra/options.h"
+#include "tfra/spec.h"
 #include "tfra/types.h"
 
 #if defined(__x86_64__)

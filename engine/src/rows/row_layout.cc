@@ -25,21 +25,21 @@ std::vector<std::byte> InitialSlots(const std::vector<SlotSpec>& slots, size_t d
 
 }  // namespace
 
-RowLayout::RowLayout(const TableOptions& options) : slots(SlotLayout(options.rule)) {
-  const size_t dim = static_cast<size_t>(options.dim);
+RowLayout::RowLayout(const TableSpec& spec) : slots(SlotLayout(spec.rule)) {
+  const size_t dim = static_cast<size_t>(spec.dim);
   // KeyBits of four bytes at least: rows are copied, and checked for races, by the key_bits.
   size_t alignment = 4;
-  value_bytes = dim * SizeOf(options.value_type);
-  if (SizeOf(options.value_type) == 8) alignment = 8;
+  value_bytes = dim * SizeOf(spec.value_type);
+  if (SizeOf(spec.value_type) == 8) alignment = 8;
 
-  initial_slots = ComputeType(options.value_type) == ValueType::kFloat64
+  initial_slots = ComputeType(spec.value_type) == ValueType::kFloat64
                       ? InitialSlots<double>(slots, dim)
                       : InitialSlots<float>(slots, dim);
   slots_offset = AlignUp(value_bytes, alignment);
   slots_bytes = initial_slots.size();
   size_t end = AlignUp(slots_offset + slots_bytes, 4);
   key_offset = end;
-  if (options.key_type == KeyType::kString) {
+  if (spec.key_type == KeyType::kString) {
     alignment = 8;
     key_offset = AlignUp(end, 8);
     end = key_offset + sizeof(void*);

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "kernels/update_rule.h"
-#include "tfra/options.h"
+#include "tfra/spec.h"
 
 namespace tfra {
 
 struct RowLayout {
-  explicit RowLayout(const TableOptions& options);
+  explicit RowLayout(const TableSpec& spec);
 
   size_t value_bytes;
   size_t slots_offset;

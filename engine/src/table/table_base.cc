@@ -38,17 +38,17 @@ TableList& TheTables() {
 
 }  // namespace
 
-TableBase::TableBase(const TableOptions& options, Initializer initializer)
-    : Table(options),
+TableBase::TableBase(const TableSpec& spec, Initializer initializer)
+    : Table(spec),
       initializer_(std::move(initializer)),
-      layout_(options),
+      layout_(spec),
       arena_(layout_.stride),
-      tiers_(options.tiers.fast_bytes > 0
-                 ? new RowTiers(options.tiers, layout_.stride, options.key_type == KeyType::kString)
+      tiers_(spec.tiers.fast_bytes > 0
+                 ? new RowTiers(spec.tiers, layout_.stride, spec.key_type == KeyType::kString)
                  : nullptr),
       stripes_(new Stripe[kStripes]),
-      bounds_(options.bound.max_capacity > 0 ? new Bounds(options.bound) : nullptr),
-      admission_(Admission::Create(options.admission, options.key_type == KeyType::kString)) {
+      bounds_(spec.bound.max_capacity > 0 ? new Bounds(spec.bound) : nullptr),
+      admission_(Admission::Create(spec.admission, spec.key_type == KeyType::kString)) {
   const std::lock_guard lock(TheTables().mutex);
   TheTables().tables.insert(this);
 }
@@ -74,10 +74,10 @@ TableBase::~TableBase() {
 
 Status TableBase::Initialize() {
   if (tiers_ != nullptr) TFRA_RETURN_IF_ERROR(tiers_->Open());
-  const uint64_t keys = static_cast<uint64_t>(options_.initial_capacity);
+  const uint64_t keys = static_cast<uint64_t>(spec_.initial_capacity);
   for (uint32_t s = 0; s < kStripes; ++s) {
     TFRA_RETURN_IF_ERROR(stripes_[s].Create(s, has_string_keys(), &arena_, KeysPerStripe(keys),
-                                            {bounds_ != nullptr, options_.metadata},
+                                            {bounds_ != nullptr, spec_.metadata},
                                             bounds_ == nullptr ? 0 : bounds_->stripe_keys()));
   }
   return Status::Ok();
@@ -113,13 +113,13 @@ void TableBase::UnlockAllAfterFork() {
 std::vector<SlotInfo> TableBase::slots() const {
   std::vector<SlotInfo> slots;
   for (const SlotSpec& slot : layout_.slots) {
-    slots.push_back({slot.name, slot.scalar ? 1 : static_cast<size_t>(options_.dim)});
+    slots.push_back({slot.name, slot.scalar ? 1 : static_cast<size_t>(spec_.dim)});
   }
   return slots;
 }
 
 size_t TableBase::slot_elements() const {
-  return layout_.slots_bytes / SizeOf(ComputeType(options_.value_type));
+  return layout_.slots_bytes / SizeOf(ComputeType(spec_.value_type));
 }
 
 uint64_t TableBase::size() const {
@@ -139,7 +139,7 @@ uint64_t TableBase::index_steps() const {
 }
 
 Status TableBase::CheckKeys(const KeyBatch& keys) const {
-  if (keys.type != options_.key_type) {
+  if (keys.type != spec_.key_type) {
     return Status::WrongType(std::string("expected ") + (has_string_keys() ? "string" : "int64") +
                              " keys, received " + (has_string_keys() ? "int64" : "string") +
                              " keys");
@@ -161,7 +161,7 @@ Status TableBase::CheckScores(const Scores& scores) const {
 }
 
 Status TableBase::CheckMetadata(const char* what) const {
-  if (options_.metadata) return Status::Ok();
+  if (spec_.metadata) return Status::Ok();
   return Status::InvalidArgument(std::string(what) +
                                  " needs a table with metadata, received one without");
 }
@@ -185,7 +185,7 @@ void TableBase::DropStrings(uint32_t row_id, Tally* tally) const {
   if (has_string_keys()) drop(KeyOf(row_id));
   if (!has_string_values()) return;
   const std::byte* row = RowAt(row_id);
-  for (int64_t j = 0; j < options_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
+  for (int64_t j = 0; j < spec_.dim; ++j) drop(LoadBlob(row + j * sizeof(Blob*)));
 }
 
 void TableBase::RemoveEntries(Stripe* stripe, const Stripe::Entry* entries, size_t count,
@@ -277,7 +277,7 @@ void TableBase::CopyHistory(TableBase* other) {
 
 Status TableBase::Reserve(int64_t keys) try {
   TFRA_RETURN_IF_ERROR(CheckCapacity(keys));
-  if (bounds_ != nullptr) keys = std::min(keys, options_.bound.max_capacity);
+  if (bounds_ != nullptr) keys = std::min(keys, spec_.bound.max_capacity);
   const uint64_t each = KeysPerStripe(static_cast<uint64_t>(keys));
   for (uint32_t s = 0; s < kStripes; ++s) {
     std::lock_guard lock(stripes_[s].mutex());

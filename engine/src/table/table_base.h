@@ -34,7 +34,7 @@ class KeyBits;
 
 class TableBase : public Table {
  public:
-  TableBase(const TableOptions& options, Initializer initializer);
+  TableBase(const TableSpec& spec, Initializer initializer);
   ~TableBase() override;
 
   // Once, before anything else.
@@ -108,12 +108,12 @@ class TableBase : public Table {
   Status CheckBounded(const char* what) const;
   Status CheckScores(const Scores& scores) const;
 
-  bool has_string_values() const { return options_.value_type == ValueType::kString; }
-  bool has_string_keys() const { return options_.key_type == KeyType::kString; }
+  bool has_string_values() const { return spec_.value_type == ValueType::kString; }
+  bool has_string_keys() const { return spec_.key_type == KeyType::kString; }
 
   // Strings outside the row that a row owns.
   size_t StringsPerRow() const {
-    return has_string_keys() + (has_string_values() ? static_cast<size_t>(options_.dim) : 0);
+    return has_string_keys() + (has_string_values() ? static_cast<size_t>(spec_.dim) : 0);
   }
 
   Stripe& StripeFor(uint64_t hash) const { return stripes_[StripeOf(hash)]; }

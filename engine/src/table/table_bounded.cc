@@ -211,7 +211,7 @@ Status TableOf<Keys>::UpdateKeys(const BoundedCall& call, const uint32_t* order,
     const uint64_t hash = Keys::Hash(bits[i]);
     const BucketArray& array = arrays[StripeOf(hash)];
     PrefetchScores(array, array.HomeOf(hash), 1);
-    if (options_.metadata) {
+    if (spec_.metadata) {
       __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
     }
   };

@@ -13,7 +13,7 @@ struct SlotMove {
 };
 
 std::vector<SlotMove> SharedSlots(const Table& from, const Table& to) {
-  const size_t element = SizeOf(ComputeType(from.options().value_type));
+  const size_t element = SizeOf(ComputeType(from.spec().value_type));
   std::vector<SlotMove> moves;
   size_t to_offset = 0;
   for (const SlotInfo& wanted : to.slots()) {
@@ -49,18 +49,18 @@ std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const Expor
 
 Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                            std::unique_ptr<Table>* copy) try {
-  TableOptions options = options_;
-  options.rule = rule;
-  options.initial_capacity = std::max(options.initial_capacity, static_cast<int64_t>(this->size()));
+  TableSpec spec = spec_;
+  spec.rule = rule;
+  spec.initial_capacity = std::max(spec.initial_capacity, static_cast<int64_t>(this->size()));
   std::unique_ptr<Table> other;
-  TFRA_RETURN_IF_ERROR(Create(options, &other));
+  TFRA_RETURN_IF_ERROR(Create(spec, &other));
   other->SetEpoch(epoch());
   const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
-  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(options.value_type));
-  const std::vector<std::byte> initial = RowLayout(options).initial_slots;
+  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(spec.value_type));
+  const std::vector<std::byte> initial = RowLayout(spec).initial_slots;
 
   // The rows of one call are in memory together, and those of a batch are of one stripe or two.
-  const size_t batch_rows = options.tiers.fast_bytes > 0 ? 1024 : 16384;
+  const size_t batch_rows = spec.tiers.fast_bytes > 0 ? 1024 : 16384;
   ExportBatch batch;
   std::vector<std::string_view> keys, values;
   for (ExportCursor cursor; !cursor.done;) {
@@ -68,16 +68,16 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
     const std::vector<std::byte> slots = MoveSlots(moves, batch, from_bytes, initial);
     keys.assign(batch.string_keys.begin(), batch.string_keys.end());
     values.assign(batch.string_values.begin(), batch.string_values.end());
-    const KeyBatch key_batch = options.key_type == KeyType::kString
+    const KeyBatch key_batch = spec.key_type == KeyType::kString
                                    ? KeyBatch(keys.data(), keys.size())
                                    : KeyBatch(batch.int_keys.data(), batch.int_keys.size());
-    const void* rows = options.value_type == ValueType::kString
+    const void* rows = spec.value_type == ValueType::kString
                            ? static_cast<const void*>(values.data())
                            : static_cast<const void*>(batch.values.data());
-    const bool bounded = options.bound.max_capacity > 0;
+    const bool bounded = spec.bound.max_capacity > 0;
     TFRA_RETURN_IF_ERROR(
         other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
-                      options.metadata ? batch.metadata.data() : nullptr,
+                      spec.metadata ? batch.metadata.data() : nullptr,
                       bounded ? Scores{Scores::kExact, batch.scores.data()} : Scores()));
   }
   // Every table is a TableBase.

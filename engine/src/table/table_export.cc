@@ -60,7 +60,7 @@ Status TableOf<Keys>::ExportAll(ExportBatch* batch) try {
                          array(&batch->int_keys, 1),
                          array(&batch->values, layout_.value_bytes),
                          array(&batch->slots, layout_.slots_bytes),
-                         array(&batch->metadata, options_.metadata),
+                         array(&batch->metadata, spec_.metadata),
                          array(&batch->scores, bounds_ != nullptr)};
   size_t rows;
   ExportBatch rest;
@@ -77,7 +77,7 @@ Status TableOf<Keys>::ExportInto(const RowArrays& arrays, size_t* rows, ExportBa
     return Status::InvalidArgument(
         "expected a table of int64 keys and plain values, all in memory, received another");
   }
-  if ((arrays.metadata != nullptr && !options_.metadata) ||
+  if ((arrays.metadata != nullptr && !spec_.metadata) ||
       (arrays.scores != nullptr && bounds_ == nullptr)) {
     return Status::InvalidArgument(
         "expected memory for what the table has, received some for its metadata or scores");

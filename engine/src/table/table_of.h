@@ -26,8 +26,8 @@ enum class Access { kRead, kEntry, kRow };
 template <typename Keys>
 class TableOf : public TableBase {
  public:
-  TableOf(const TableOptions& options, Initializer initializer)
-      : TableBase(options, std::move(initializer)) {}
+  TableOf(const TableSpec& spec, Initializer initializer)
+      : TableBase(spec, std::move(initializer)) {}
 
   Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
                 bool* exists) override;
@@ -150,7 +150,7 @@ class TableOf : public TableBase {
   // Takes keys out, and counts those that were there by `counter`.
   Status RemoveKeys(const KeyBatch& keys, uint64_t Tally::* counter, size_t* removed);
   RowContext Context(NewKeys new_keys) const {
-    return {layout_, initializer_, options_.metadata, clock(), new_keys};
+    return {layout_, initializer_, spec_.metadata, clock(), new_keys};
   }
   // Makes room for the keys of a batch that an Op (see row_ops.h) would insert, so that Write does
   // not run out of memory half-way. Fills `new_keys`. Other threads may write meanwhile.

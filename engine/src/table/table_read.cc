@@ -63,15 +63,15 @@ template <typename Keys>
 Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& defaults,
                                    const Pooling& given, void* out) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (!IsFloating(options_.value_type)) {
+  if (!IsFloating(spec_.value_type)) {
     return Status::WrongType(std::string("expected floating values to combine, received ") +
-                             NameOf(options_.value_type));
+                             NameOf(spec_.value_type));
   }
   const KeptPooling kept(given);
   const Pooling& pooling = kept.get();
   TFRA_RETURN_IF_ERROR(CheckPooling(pooling, keys.size));
   const KeyBits bits(keys);
-  const size_t dim = static_cast<size_t>(options_.dim);
+  const size_t dim = static_cast<size_t>(spec_.dim);
   SharedStatus status;
   ForEachSegments(pooling, [&](size_t first, size_t last) {
     ReadGuard guard;
@@ -86,7 +86,7 @@ Status TableOf<Keys>::LookupPooled(const KeyBatch& keys, const Defaults& default
                                       nullptr, &tally));
       });
     };
-    PoolRows(pooling, first, last, options_.value_type, dim, read, out);
+    PoolRows(pooling, first, last, spec_.value_type, dim, read, out);
     Count(std::move(tally));
   });
   return status.Get();
@@ -240,7 +240,7 @@ template <typename Keys>
 void TableOf<Keys>::LookupStrings(const KeyBits& bits, size_t begin, size_t end,
                                   const Defaults& defaults, std::string* values, bool* exists,
                                   Tally* tally) const {
-  const size_t dim = static_cast<size_t>(options_.dim);
+  const size_t dim = static_cast<size_t>(spec_.dim);
   const auto* rows = static_cast<const std::string_view*>(defaults.rows);
   std::vector<Blob*> blobs(dim);
   for (size_t i = begin; i < end; ++i) {

@@ -151,9 +151,9 @@ template <typename Keys>
 Status TableOf<Keys>::Expire(const ExpiryRule& rule, uint64_t* expired) try {
   const bool norms = rule.norm_below > 0.0, times = rule.written_before > 0;
   if (times || (norms && rule.norm_writes > 0)) TFRA_RETURN_IF_ERROR(CheckMetadata("expiry"));
-  if (norms && !IsFloating(options_.value_type)) {
+  if (norms && !IsFloating(spec_.value_type)) {
     return Status::WrongType(std::string("expected floating values for expiry by norm, received ") +
-                             NameOf(options_.value_type) + " values");
+                             NameOf(spec_.value_type) + " values");
   }
   *expired = 0;
   if (times) {
@@ -162,11 +162,11 @@ Status TableOf<Keys>::Expire(const ExpiryRule& rule, uint64_t* expired) try {
     });
   }
   if (norms) {
-    const SquaredNorm squared_norm = SquaredNormFor(options_.value_type);
+    const SquaredNorm squared_norm = SquaredNormFor(spec_.value_type);
     const double bound = rule.norm_below * rule.norm_below;
     const auto goes = [&](Stripe::Entry entry, const std::byte* row) {
-      if (options_.metadata && MetadataOf(entry).count < rule.norm_writes) return false;
-      return squared_norm(row, static_cast<size_t>(options_.dim)) < bound;
+      if (spec_.metadata && MetadataOf(entry).count < rule.norm_writes) return false;
+      return squared_norm(row, static_cast<size_t>(spec_.dim)) < bound;
     };
     uint64_t small = 0;
     TFRA_RETURN_IF_ERROR(RemoveRows(0, layout_.value_bytes, &Tally::expirations, &small, goes));
@@ -184,9 +184,9 @@ TFRA_CATCH_BAD_ALLOC
 template <typename Keys>
 Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
   *histograms = RowHistograms();
-  const bool norms = IsFloating(options_.value_type);
-  const SquaredNorm squared_norm = norms ? SquaredNormFor(options_.value_type) : nullptr;
-  const size_t dim = static_cast<size_t>(options_.dim);
+  const bool norms = IsFloating(spec_.value_type);
+  const SquaredNorm squared_norm = norms ? SquaredNormFor(spec_.value_type) : nullptr;
+  const size_t dim = static_cast<size_t>(spec_.dim);
   const uint32_t now = clock();
   std::vector<RowHistograms> parts(kStripes);
   const auto add_metadata = [&](size_t s, Stripe::Entry, const RowMetadata& metadata) {
@@ -204,12 +204,12 @@ Status TableOf<Keys>::Histograms(RowHistograms* histograms) try {
   if (norms) {
     ParallelFor(kStripes, ThreadsFor(size()), [&](size_t s) {
       const auto visit = [&](Stripe::Entry entry, const std::byte* row) {
-        if (options_.metadata) add_metadata(s, entry, MetadataOf(entry));
+        if (spec_.metadata) add_metadata(s, entry, MetadataOf(entry));
         add_norm(s, row);
       };
       status.Set(VisitStripe(&stripes_[s], 0, layout_.value_bytes, visit));
     });
-  } else if (options_.metadata) {
+  } else if (spec_.metadata) {
     VisitMetadata(add_metadata);  // No rows are needed, nor the file of a tiered table.
   }
   const auto add = [](auto* to, const auto& from) {

@@ -147,7 +147,7 @@ void TableOf<Keys>::AppendRow(uint64_t key_bits, const std::byte* row, ExportBat
     LoadRow(bytes->data() + end, row + offset, count);
   };
   if (has_string_values()) {
-    for (int64_t j = 0; j < options_.dim; ++j) {
+    for (int64_t j = 0; j < spec_.dim; ++j) {
       batch->string_values.emplace_back(ViewOf(LoadBlob(row + j * sizeof(Blob*))));
     }
   } else {
@@ -188,12 +188,12 @@ void TableOf<Keys>::Truncate(size_t rows, ExportBatch* batch) const {
     batch->int_keys.resize(rows);
   }
   if (has_string_values()) {
-    batch->string_values.resize(rows * static_cast<size_t>(options_.dim));
+    batch->string_values.resize(rows * static_cast<size_t>(spec_.dim));
   } else {
     batch->values.resize(rows * layout_.value_bytes);
   }
   batch->slots.resize(rows * layout_.slots_bytes);
-  if (options_.metadata) batch->metadata.resize(rows);
+  if (spec_.metadata) batch->metadata.resize(rows);
   if (bounds_ != nullptr) batch->scores.resize(rows);
 }
 

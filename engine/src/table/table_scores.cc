@@ -45,7 +45,7 @@ Status TableOf<Keys>::FindOrInsert(const KeyBatch& keys, const Defaults& default
                  scores);
   }
 
-  const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
+  const size_t dim = static_cast<size_t>(spec_.dim), n = keys.size * dim;
   std::vector<std::string_view> initial;
   const auto* rows = static_cast<const std::string_view*>(defaults.rows);
   if (defaults.kind == Defaults::kInitial) {

@@ -30,7 +30,7 @@ Status TableOf<Keys>::AssignRows(const KeyBatch& keys, const void* values, const
                    scores, report);
     });
   }
-  const size_t dim = static_cast<size_t>(options_.dim), n = keys.size * dim;
+  const size_t dim = static_cast<size_t>(spec_.dim), n = keys.size * dim;
   const auto* strings = static_cast<const std::string_view*>(values);
   TFRA_RETURN_IF_ERROR(CheckStrings(strings, n, "value"));
   PendingBlobs blobs;
@@ -58,7 +58,7 @@ Status TableOf<Keys>::Accumulate(const KeyBatch& keys, const void* deltas, const
   const RowContext context = Context(new_keys);
   return Write(bits, groups,
                AccumulateOp{context, static_cast<const std::byte*>(deltas), known.get(),
-                            AddFor(options_.value_type), static_cast<size_t>(options_.dim)},
+                            AddFor(spec_.value_type), static_cast<size_t>(spec_.dim)},
                scores);
 }
 TFRA_CATCH_BAD_ALLOC
@@ -67,19 +67,19 @@ template <typename Keys>
 Status TableOf<Keys>::AddToRows(const KeyBatch& keys, const void* deltas, const void* slots,
                                 const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  if (!IsFloating(options_.value_type)) {
+  if (!IsFloating(spec_.value_type)) {
     return Status::WrongType(std::string("expected a table of floating values, received ") +
-                             NameOf(options_.value_type) + " values");
+                             NameOf(spec_.value_type) + " values");
   }
   KeyBits bits;
   const KeyGroups groups = KeyGroups::Split<Keys>(keys, &bits);
   const RowContext context = Context(new_keys);
-  const ValueType compute = ComputeType(options_.value_type);
+  const ValueType compute = ComputeType(spec_.value_type);
   return Write(
       bits, groups,
       AddToRowOp{context, static_cast<const std::byte*>(deltas),
-                 static_cast<const std::byte*>(slots), AddFor(options_.value_type), AddFor(compute),
-                 static_cast<size_t>(options_.dim), layout_.slots_bytes / SizeOf(compute)},
+                 static_cast<const std::byte*>(slots), AddFor(spec_.value_type), AddFor(compute),
+                 static_cast<size_t>(spec_.dim), layout_.slots_bytes / SizeOf(compute)},
       scores);
 }
 TFRA_CATCH_BAD_ALLOC
@@ -89,18 +89,18 @@ Status TableOf<Keys>::ApplyGradients(const KeyBatch& keys, const void* gradients
                                      ValueType gradient_type, const UpdateParams& params,
                                      const Scores& scores, NewKeys new_keys) try {
   TFRA_RETURN_IF_ERROR(CheckKeys(keys));
-  TFRA_RETURN_IF_ERROR(CheckStep(options_.rule, params, options_.value_type, gradient_type));
-  const ValueType compute = ComputeType(options_.value_type);
-  const size_t dim = static_cast<size_t>(options_.dim);
+  TFRA_RETURN_IF_ERROR(CheckStep(spec_.rule, params, spec_.value_type, gradient_type));
+  const ValueType compute = ComputeType(spec_.value_type);
+  const size_t dim = static_cast<size_t>(spec_.dim);
   KeyBits bits;
   KeyGroups groups = KeyGroups::Split<Keys>(keys, &bits);
   const auto next = groups.ExtractDuplicates(bits);
-  const RowUpdater updater(options_.rule, params, options_.value_type, dim);
+  const RowUpdater updater(spec_.rule, params, spec_.value_type, dim);
   const RowContext context = Context(new_keys);
   return Write(bits, groups,
                GradientOp{context, updater, next.get(), static_cast<const std::byte*>(gradients),
                           dim * SizeOf(gradient_type), gradient_type == compute,
-                          SumFor(gradient_type, options_.value_type), dim, std::vector<double>(dim),
+                          SumFor(gradient_type, spec_.value_type), dim, std::vector<double>(dim),
                           std::vector<double>(updater.scratch_elements())},
                scores);
 }

@@ -13,7 +13,7 @@ uint64_t StepAfter(uint32_t number) { return (number / kCoverStep + 1) * kCoverS
 }  // namespace
 
 RowTiers::RowTiers(const Tiers& tiers, size_t stride, bool string_keys)
-    : options_(tiers),
+    : spec_(tiers),
       stride_(stride),
       string_keys_(string_keys),
       share_(ShareOf(tiers, stride)),
@@ -26,7 +26,7 @@ RowTiers::~RowTiers() {
   if (records_ != nullptr) records_->Abandon();
 }
 
-Status RowTiers::Open() { return RowRecords::Create(options_.directory, stride_, &records_); }
+Status RowTiers::Open() { return RowRecords::Create(spec_.directory, stride_, &records_); }
 
 uint64_t RowTiers::ShareOf(const Tiers& tiers, size_t stride) {
   return std::clamp(tiers.fast_bytes / (stride + kRowOverhead) / kStripes, kMinShare, kMaxShare);

@@ -14,7 +14,7 @@
 #include "index/stripe.h"
 #include "memory/blob.h"
 #include "rows/row_arena.h"
-#include "tfra/options.h"
+#include "tfra/spec.h"
 #include "tiers/row_records.h"
 
 namespace tfra {
@@ -120,7 +120,7 @@ class RowTiers {
  private:
   Status Cover(uint32_t row);
 
-  const Tiers options_;
+  const Tiers spec_;
   const size_t stride_;
   const bool string_keys_;
   const uint64_t share_;

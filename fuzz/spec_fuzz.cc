@@ -1,4 +1,4 @@
-// Options of a table from any bytes: Create fails with a Status, or makes a table that works.
+// Spec of a table from any bytes: Create fails with a Status, or makes a table that works.
 //
 // Sizes that are legal and too large for a machine are made small before a table is created from
 // them: there a sanitizer ends the program, where the engine returns kOutOfMemory.
@@ -51,39 +51,38 @@ RuleSpec RuleOf(Input* input) {
   return rule;
 }
 
-TableOptions OptionsOf(Input* input) {
-  TableOptions options;
-  options.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
-  options.value_type = static_cast<ValueType>(input->Below(9));
-  options.dim = input->Flag() ? input->Integer() : 1 + input->Below(16);
-  const int64_t row = std::clamp<int64_t>(options.dim, 0, 256);
-  options.initializer =
-      InitializerOf(input, static_cast<size_t>(row) * SizeOf(options.value_type), row);
-  options.rule = RuleOf(input);
-  options.metadata = input->Flag();
-  options.admission.kind = static_cast<AdmissionKind>(input->Below(4));
-  options.admission.min_count = static_cast<uint32_t>(input->Integer());
-  options.admission.filter_keys = input->Integer();
-  options.admission.filter_error = input->Real();
-  options.admission.probability = input->Real();
-  options.initial_capacity = input->Flag() ? input->Integer() : 0;
-  options.bound.max_capacity = input->Flag() ? input->Integer() : 0;
-  options.bound.strategy = static_cast<EvictStrategy>(input->Below(5));
-  options.bound.remember_counts = input->Flag();
-  if (input->Below(8) == 0) options.tiers.fast_bytes = static_cast<uint64_t>(input->Integer());
-  if (input->Below(8) == 0) options.tiers.directory = "/no/such/" + input->String();
-  return options;
+TableSpec SpecOf(Input* input) {
+  TableSpec spec;
+  spec.key_type = input->Flag() ? KeyType::kString : KeyType::kInt64;
+  spec.value_type = static_cast<ValueType>(input->Below(9));
+  spec.dim = input->Flag() ? input->Integer() : 1 + input->Below(16);
+  const int64_t row = std::clamp<int64_t>(spec.dim, 0, 256);
+  spec.initializer = InitializerOf(input, static_cast<size_t>(row) * SizeOf(spec.value_type), row);
+  spec.rule = RuleOf(input);
+  spec.metadata = input->Flag();
+  spec.admission.kind = static_cast<AdmissionKind>(input->Below(4));
+  spec.admission.min_count = static_cast<uint32_t>(input->Integer());
+  spec.admission.filter_keys = input->Integer();
+  spec.admission.filter_error = input->Real();
+  spec.admission.probability = input->Real();
+  spec.initial_capacity = input->Flag() ? input->Integer() : 0;
+  spec.bound.max_capacity = input->Flag() ? input->Integer() : 0;
+  spec.bound.strategy = static_cast<EvictStrategy>(input->Below(5));
+  spec.bound.remember_counts = input->Flag();
+  if (input->Below(8) == 0) spec.tiers.fast_bytes = static_cast<uint64_t>(input->Integer());
+  if (input->Below(8) == 0) spec.tiers.directory = "/no/such/" + input->String();
+  return spec;
 }
 
 // Bytes that a table takes once it is made and has the few keys that Use gives it; at most
 // UINT64_MAX.
-unsigned __int128 BytesOf(const TableOptions& options) {
-  const uint64_t slots = options.rule.slots.size() + 3;
-  unsigned __int128 bytes = static_cast<unsigned __int128>(options.dim) * 8 * (slots + 1) * 64;
-  TableOptions narrow = options;  // An estimate itself makes an initial row.
+unsigned __int128 BytesOf(const TableSpec& spec) {
+  const uint64_t slots = spec.rule.slots.size() + 3;
+  unsigned __int128 bytes = static_cast<unsigned __int128>(spec.dim) * 8 * (slots + 1) * 64;
+  TableSpec narrow = spec;  // An estimate itself makes an initial row.
   narrow.dim = 1;
   TableStats stats;
-  const int64_t keys = std::max(options.initial_capacity, options.bound.max_capacity);
+  const int64_t keys = std::max(spec.initial_capacity, spec.bound.max_capacity);
   if (!EstimateMemory(narrow, keys, 0, &stats).ok()) return 0;
   return bytes + stats.index_bytes + stats.admission_bytes;
 }
@@ -94,8 +93,8 @@ void Fill(Input* input, std::vector<Element>* elements) {
 }
 
 void Use(Table* table, Input* input) {
-  const TableOptions& options = table->options();
-  const size_t n = 12, dim = static_cast<size_t>(options.dim);
+  const TableSpec& spec = table->spec();
+  const size_t n = 12, dim = static_cast<size_t>(spec.dim);
   std::vector<int64_t> ints(n);
   std::vector<std::string> strings(n);
   for (size_t i = 0; i < n; ++i) {
@@ -103,11 +102,11 @@ void Use(Table* table, Input* input) {
     strings[i] = input->StringKey();
   }
   const std::vector<std::string_view> views(strings.begin(), strings.end());
-  const bool has_strings = options.key_type == KeyType::kString;
+  const bool has_strings = spec.key_type == KeyType::kString;
   const KeyBatch keys = has_strings ? KeyBatch(views.data(), n) : KeyBatch(ints.data(), n);
 
-  const bool string_values = options.value_type == ValueType::kString;
-  std::vector<std::byte> rows(n * dim * SizeOf(options.value_type));
+  const bool string_values = spec.value_type == ValueType::kString;
+  std::vector<std::byte> rows(n * dim * SizeOf(spec.value_type));
   std::vector<std::string> string_rows(string_values ? n * dim : 0);
   const std::vector<std::string_view> string_views(n * dim, "value");
   void* const out = string_values ? static_cast<void*>(string_rows.data()) : rows.data();
@@ -120,10 +119,10 @@ void Use(Table* table, Input* input) {
   REQUIRE_OK(table->Assign(keys, in));
   REQUIRE(table->size() >= 1 && table->size() <= n);
   REQUIRE_OK(table->Lookup(keys, {}, out, exists));
-  const RuleKind kind = options.rule.kind;
+  const RuleKind kind = spec.rule.kind;
   if (kind != RuleKind::kNone && kind != RuleKind::kCustom) {
     std::vector<double> gradients(n * dim);  // Enough for every type.
-    REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ComputeType(options.value_type), {}));
+    REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ComputeType(spec.value_type), {}));
   }
   if (!string_values && kind != RuleKind::kNone) {
     std::vector<double> slots(n * std::max<size_t>(table->slot_elements(), 1));
@@ -136,7 +135,7 @@ void Use(Table* table, Input* input) {
   REQUIRE_OK(table->Reserve(input->Below(256)));
   REQUIRE_OK(table->Shrink());
   std::unique_ptr<Table> copy;
-  REQUIRE_OK(table->CopyWithRule(options.rule, input->Flag(), &copy));
+  REQUIRE_OK(table->CopyWithRule(spec.rule, input->Flag(), &copy));
   REQUIRE(copy->size() == table->size());
   size_t removed = 0;
   REQUIRE_OK(table->Remove(keys, &removed));
@@ -144,22 +143,22 @@ void Use(Table* table, Input* input) {
 }
 
 void Run(Input* input) {
-  TableOptions options = OptionsOf(input);
-  if (BytesOf(options) > kMostBytes) {
-    options.dim = std::min<int64_t>(options.dim, 64);
-    options.initial_capacity = std::min<int64_t>(options.initial_capacity, 5000);
-    options.bound.max_capacity = std::min<int64_t>(options.bound.max_capacity, 5000);
-    options.admission.filter_keys = std::min<int64_t>(options.admission.filter_keys, 5000);
+  TableSpec spec = SpecOf(input);
+  if (BytesOf(spec) > kMostBytes) {
+    spec.dim = std::min<int64_t>(spec.dim, 64);
+    spec.initial_capacity = std::min<int64_t>(spec.initial_capacity, 5000);
+    spec.bound.max_capacity = std::min<int64_t>(spec.bound.max_capacity, 5000);
+    spec.admission.filter_keys = std::min<int64_t>(spec.admission.filter_keys, 5000);
   }
   std::unique_ptr<Table> table;
-  const Status status = Table::Create(options, &table);
+  const Status status = Table::Create(spec, &table);
   REQUIRE(status.ok() == (table != nullptr));
   if (!status.ok()) {
     REQUIRE(!status.message().empty());
     return;
   }
   TableStats estimate;
-  REQUIRE_OK(EstimateMemory(options, options.initial_capacity, 0, &estimate));
+  REQUIRE_OK(EstimateMemory(spec, spec.initial_capacity, 0, &estimate));
   Use(table.get(), input);
 }
 

@@ -1,4 +1,4 @@
-// What a table is (TableOptions) and what one optimizer step is told (UpdateParams).
+// What a table is (TableSpec) and what one optimizer step is told (UpdateParams).
 #pragma once
 
 #include <bit>
@@ -152,7 +152,7 @@ struct AdmissionSpec {
   bool operator==(const AdmissionSpec&) const = default;
 };
 
-struct TableOptions {
+struct TableSpec {
   KeyType key_type = KeyType::kInt64;
   ValueType value_type = ValueType::kFloat32;
   int64_t dim = 1;
