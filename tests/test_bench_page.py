@@ -53,7 +53,7 @@ def test_there_are_results_of_each_kind() -> None:
 
 def test_bars_are_as_long_as_their_numbers() -> None:
     scale = Scale((0.5, 1, 2, 4), origin=1, logarithmic=True, unit="x")
-    bars = [Bar("twice <as> fast", 2.0, goal=4.0), Bar("half", 0.5), Bar("four times", 4.0)]
+    bars = [Bar("twice <as> fast", 2.0, mark=4.0), Bar("half", 0.5), Bar("four times", 4.0)]
     root = ElementTree.fromstring(bar_chart("title", "axis", bars, scale))
     name = "{http://www.w3.org/2000/svg}"
     drawn = [r for r in root.iter(f"{name}rect") if r.get("class") in ("bar", "short")]
@@ -61,5 +61,5 @@ def test_bars_are_as_long_as_their_numbers() -> None:
     assert widths[0] == pytest.approx(widths[1], abs=0.2)
     assert widths[2] == pytest.approx(2 * widths[0], abs=0.2)
     assert [r.get("class") for r in drawn] == ["bar", "short", "bar"]
-    assert len([line for line in root.iter(f"{name}line") if line.get("class") == "goal"]) == 1
+    assert len([line for line in root.iter(f"{name}line") if line.get("class") == "mark"]) == 1
     assert "twice <as> fast" in [text.text for text in root.iter(f"{name}text")]

@@ -12,12 +12,12 @@ STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .card { fill: #ffffff; stroke: #d0d7de }
   .bar { fill: #00897b } .short { fill: #b26a00 } .line { stroke: #8c959f }
-  .goal { stroke: #24292f }
+  .mark { stroke: #24292f }
   .faint { fill: #57606a } .title { font-weight: 600 } .end { text-anchor: end }
   .middle { text-anchor: middle }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .card { fill: #1b1f24; stroke: #444c56 } .bar { fill: #26a69a }
-    .short { fill: #d29922 } .line { stroke: #768390 } .goal { stroke: #e6edf3 }
+    .short { fill: #d29922 } .line { stroke: #768390 } .mark { stroke: #e6edf3 }
     .faint { fill: #adbac7 }
   }
 """
@@ -31,12 +31,12 @@ class Bar:
     Args:
         label: What it is of.
         ratio: How long it is.
-        goal: Where a mark goes, if anywhere.
+        mark: Another number to compare it with, drawn as an upright line; or None.
     """
 
     label: str
     ratio: float
-    goal: float | None = None
+    mark: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class Scale:
         return math.log2(number) if self.logarithmic else number
 
 
-def bar_chart(
-    title: str, axis: str, bars: Sequence[Bar], scale: Scale, marks: str = "goals"
-) -> str:
+def bar_chart(title: str, axis: str, bars: Sequence[Bar], scale: Scale, marks: str = "") -> str:
     """Returns a chart of horizontal bars as the text of an SVG file.
 
     Args:
@@ -75,7 +73,7 @@ def bar_chart(
         axis: What its numbers are.
         bars: From top to bottom.
         scale: The axis.
-        marks: What the goals of the bars are.
+        marks: What the marks of the bars are, if they have any.
     """
     bottom = TOP + LINE * len(bars)
     height = bottom + 44
@@ -97,7 +95,7 @@ def bar_chart(
         )
     for number, bar in enumerate(bars):
         parts.append(_bar(bar, TOP + LINE * number, scale))
-    if any(bar.goal for bar in bars):
+    if any(bar.mark for bar in bars):
         axis += f"; the upright marks are {marks}"
     parts.append(f'<text class="faint" x="{LABELS}" y="{bottom + 34}">{escape(axis)}</text>')
     return "\n".join([*parts, "</svg>", ""])
@@ -107,14 +105,14 @@ def _bar(bar: Bar, y: int, scale: Scale) -> str:
     start, end = scale.at(scale.origin), scale.at(bar.ratio)
     left, right = min(start, end), max(start, end)
     kind = "bar" if end >= start else "short"
-    goal, text = "", right + 8
-    if bar.goal is not None:
-        x = scale.at(bar.goal)
+    mark, text = "", right + 8
+    if bar.mark is not None:
+        x = scale.at(bar.mark)
         text = max(text, x + 8)
-        goal = f'<line class="goal" x1="{x}" y1="{y}" x2="{x}" y2="{y + 18}" stroke-width="2"/>'
+        mark = f'<line class="mark" x1="{x}" y1="{y}" x2="{x}" y2="{y + 18}" stroke-width="2"/>'
     return (
         f'<text class="end" x="{LABELS - 10}" y="{y + 14}">{escape(bar.label)}</text>'
         f'<rect class="{kind}" x="{left}" y="{y + 2}" width="{round(right - left, 1)}" height="14" '
-        f'rx="2"/>{goal}'
+        f'rx="2"/>{mark}'
         f'<text x="{round(text, 1)}" y="{y + 14}">{bar.ratio:.2f}{scale.unit}</text>'
     )
