@@ -65,7 +65,7 @@ def _bfloat16() -> np.dtype[Any]:
         import ml_dtypes
     except ImportError as error:
         raise ImportError(
-            "bfloat16 arrays need the package ml_dtypes: pip install tfra[bfloat16]"
+            "bfloat16 arrays need the package ml_dtypes: pip install 'tfra[bfloat16]'"
         ) from error
     return np.dtype(ml_dtypes.bfloat16)
 

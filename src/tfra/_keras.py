@@ -22,7 +22,7 @@ if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 9):
     # Exported models of earlier versions would have no tables in them.
     raise ImportError(
         f"tfra.dynamic_embedding needs Keras 3.9 or later. Found: Keras {keras.__version__}. "
-        "Install it with: pip install 'keras>=3.9'"
+        "Install it with: pip install 'tfra[tensorflow]'"
     )
 
 from keras.src.backend.common import global_state
