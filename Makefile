@@ -60,6 +60,7 @@ types: $(VENV)/.installed
 
 $(CPP)/build.ninja: $(VENV)/.ready CMakeLists.txt engine/CMakeLists.txt
 	$(BIN)/cmake -S . -B $(CPP) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 	  -DTFRA_TESTS=ON -DTFRA_BENCH=ON > /dev/null
 	@touch $@
 
@@ -91,6 +92,7 @@ test-tf-matrix: $(VENV)/.ready
 	    tests/tensorflow tests/training || exit 1; done
 
 SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+  -DPython_EXECUTABLE=$(abspath $(BIN))/python \
   -DTFRA_TESTS=ON -DTFRA_SANITIZE=$(2) > /dev/null && \
   $(BIN)/cmake --build build/$(1) -j $(JOBS)
 
@@ -153,6 +155,7 @@ fuzz: $(VENV)/.ready
 	@test -n "$(CLANG)" || { echo "make fuzz needs clang and its sanitizers. On Debian:" \
 	  "apt-get install clang-14 libclang-rt-14-dev (or a later version)"; exit 1; }
 	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 	  -DCMAKE_CXX_COMPILER=$(CLANG) -DTFRA_FUZZ=ON -DTFRA_SANITIZE=address,undefined > /dev/null
 	$(BIN)/cmake --build build/fuzz -j $(JOBS)
 	$(BIN)/python fuzz/run.py build/fuzz $(FUZZ_SECONDS) $(JOBS)

@@ -14,7 +14,7 @@ SOURCES = Path(__file__).parent.parent / "engine" / "src"
 LAYERS = (
     ("base",),
     ("memory", "kernels"),
-    ("keys",),
+    ("keys", "spec"),
     ("rows",),
     ("index",),
     ("bounded", "tiers", "admission"),

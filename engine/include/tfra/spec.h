@@ -1,11 +1,27 @@
-// What a table is (TableSpec) and what one optimizer step is told (UpdateParams).
+// TableSpec, the one description of a table, and its form as JSON.
+//
+// Adapters, checkpoints and snapshots carry the JSON form. Its fields are those of the structs
+// below, under the same names; fields that have their default value may be left out, but for
+// `version`, `key_type`, `value_type` and `dim`:
+//
+//   {"version": 1, "key_type": "int64", "value_type": "float32", "dim": 16,
+//    "initializer": {"kind": "normal", "seed": 7, "mean": 0.0, "stddev": 0.05},
+//    "rule": {"kind": "adam", "amsgrad": false}, "metadata": true}
+//
+// Parsing is strict: a field that is unknown, given twice, of a wrong type or out of range is
+// refused by its name. 64-bit integers are exact. Infinite numbers and NaN are the strings "inf",
+// "-inf" and "nan"; bytes that are not UTF-8 are an object {"hex": "00ff"}. A constant row is a
+// list of `dim` elements, or of one element that all of them are equal to. Numbers that a single
+// optimizer step is told (UpdateParams) are not part of a TableSpec.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tfra/status.h"
 #include "tfra/types.h"
 
 namespace tfra {
@@ -24,7 +40,8 @@ enum class InitializerKind : uint8_t {
   kConstant,
   kUniform,
   kNormal,
-  kTruncatedNormal
+  kTruncatedNormal,
+  kExternal,  // The caller computes initial rows; for the engine they are zeros.
 };
 
 // The value of a row that was never written: a pure function of (seed, key), the same on every
@@ -83,7 +100,7 @@ struct RuleSpec {
   bool operator==(const RuleSpec&) const = default;
 };
 
-// Hyper-parameters of one call. Each rule reads those its Keras 3 namesake has.
+// Numbers of one optimizer step. Each rule reads those its Keras 3 namesake has.
 struct UpdateParams {
   int64_t step = 1;  // Counts from 1.
   double learning_rate = 0.001;
@@ -122,6 +139,9 @@ struct Bound {
   // and fade with time) and take some eight bytes for each of max_capacity keys. False: such keys
   // start from nothing, so a table whose keys have all come twice takes no key that comes once.
   bool remember_counts = true;
+  // kEpochLru and kEpochLfu: the epoch is one higher after so many optimizer steps and inserting
+  // calls of a TrainedTable. 0: only SetEpoch changes it.
+  int64_t steps_per_epoch = 0;
 };
 
 // Where rows are kept. With fast_bytes, rows take no more than about so much memory: the others are
@@ -156,6 +176,8 @@ struct TableSpec {
   KeyType key_type = KeyType::kInt64;
   ValueType value_type = ValueType::kFloat32;
   int64_t dim = 1;
+  // Adapters give values the shape of their keys, without a dimension for the row. Needs dim 1.
+  bool scalar = false;
   InitializerSpec initializer;
   RuleSpec rule;
   // Each key also has a RowMetadata (8 bytes, in the index), kept up to date by every write.
@@ -168,5 +190,21 @@ struct TableSpec {
   // See "Tiered tables" in table.h.
   Tiers tiers;
 };
+
+// The names that the JSON form uses.
+const char* NameOf(KeyType type);
+const char* NameOf(InitializerKind kind);
+const char* NameOf(RuleKind kind);
+const char* NameOf(AdmissionKind kind);
+const char* NameOf(EvictStrategy strategy);
+
+// From and to JSON. Parsing returns kInvalidArgument for any text that is not a whole description,
+// and then leaves the output as it was; it does not check what Table::Create does, for example
+// whether the rule fits the value type.
+Status ParseTableSpec(std::string_view json, TableSpec* spec);
+std::string PrintTableSpec(const TableSpec& spec);
+Status ParseRuleSpec(std::string_view json, RuleSpec* rule);
+std::string PrintRuleSpec(const RuleSpec& rule);
+Status ParseUpdateParams(std::string_view json, UpdateParams* params);
 
 }  // namespace tfra

@@ -6,7 +6,11 @@
 
 namespace tfra {
 
-enum class KeyType : uint8_t { kInt64, kString };
+enum class KeyType : uint8_t {
+  kInt64,
+  kString,
+  kInt32,  // Passed and returned as int64; adapters convert.
+};
 
 enum class ValueType : uint8_t {
   kFloat32,

@@ -56,24 +56,6 @@ double LargestUpTo(double bound) {
   return (value > bound ? Next<T>(value, false) : value) + 0.0;
 }
 
-const char* NameOf(InitializerKind kind) {
-  switch (kind) {
-    case InitializerKind::kZeros:
-      return "zeros";
-    case InitializerKind::kOnes:
-      return "ones";
-    case InitializerKind::kConstant:
-      return "constant";
-    case InitializerKind::kUniform:
-      return "uniform";
-    case InitializerKind::kNormal:
-      return "normal";
-    case InitializerKind::kTruncatedNormal:
-      return "truncated normal";
-  }
-  return "unknown";
-}
-
 std::string Show(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.17g", value);

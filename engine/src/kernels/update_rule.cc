@@ -13,38 +13,6 @@
 namespace tfra {
 namespace {
 
-const char* NameOf(RuleKind kind) {
-  switch (kind) {
-    case RuleKind::kNone:
-      return "none";
-    case RuleKind::kSgd:
-      return "sgd";
-    case RuleKind::kAdagrad:
-      return "adagrad";
-    case RuleKind::kRowwiseAdagrad:
-      return "rowwise_adagrad";
-    case RuleKind::kAdam:
-      return "adam";
-    case RuleKind::kAdamW:
-      return "adamw";
-    case RuleKind::kAdamax:
-      return "adamax";
-    case RuleKind::kNadam:
-      return "nadam";
-    case RuleKind::kRmsprop:
-      return "rmsprop";
-    case RuleKind::kAdadelta:
-      return "adadelta";
-    case RuleKind::kFtrl:
-      return "ftrl";
-    case RuleKind::kLion:
-      return "lion";
-    case RuleKind::kCustom:
-      return "custom";
-  }
-  return "unknown";
-}
-
 bool IsOneOf(RuleKind kind, std::initializer_list<RuleKind> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }

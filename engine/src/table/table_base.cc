@@ -139,7 +139,7 @@ uint64_t TableBase::index_steps() const {
 }
 
 Status TableBase::CheckKeys(const KeyBatch& keys) const {
-  if (keys.type != spec_.key_type) {
+  if ((keys.type == KeyType::kString) != has_string_keys()) {
     return Status::WrongType(std::string("expected ") + (has_string_keys() ? "string" : "int64") +
                              " keys, received " + (has_string_keys() ? "int64" : "string") +
                              " keys");
