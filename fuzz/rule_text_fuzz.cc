@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "attributes.h"
 #include "input.h"
-#include "rule_text.h"
+#include "runtime/attributes.h"
+#include "runtime/rule_text.h"
 
 namespace tfra::fuzz {
 namespace {

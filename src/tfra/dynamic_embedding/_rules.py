@@ -1,4 +1,4 @@
-"""Update rules as the texts that ops and checkpoints hold; see adapters/tensorflow/rule_text.h."""
+"""Update rules as the texts that ops and checkpoints hold: see `rule_text.h` of the adapter."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <memory>
 
-#include "arguments.h"
-#include "buffer_pool.h"
-#include "kernels.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
+#include "runtime/buffer_pool.h"
 
 namespace tfra::tf {
 namespace {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tf_c_api.h"
+#include "runtime/tf_c_api.h"
 #include "tfra/table.h"
 
 namespace tfra::tf {

@@ -1,9 +1,13 @@
-#include "create.h"
-
+// Creating a table from the attributes of an op, and the tensor that keeps it alive.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <sstream>
+#include <string>
 
-#include "attributes.h"
-#include "kernels.h"
+#include "ops/kernels.h"
+#include "runtime/attributes.h"
+#include "runtime/registry.h"
 
 namespace tfra::tf {
 namespace {
@@ -38,6 +42,31 @@ InitializerSpec InitializerOf(const std::string& text) {
   return spec;
 }
 
+// "", "min_count N", "bloom_filter N KEYS ERROR" or "probability P SEED"; numbers that are not
+// whole as their bytes.
+AdmissionSpec AdmissionOf(const std::string& text) {
+  AdmissionSpec spec;
+  std::istringstream words(text);
+  std::string kind, number;
+  words >> kind;
+  if (kind.empty()) return spec;
+  if (kind == "min_count") {
+    spec.kind = AdmissionKind::kMinCount;
+    words >> spec.min_count;
+  } else if (kind == "bloom_filter") {
+    spec.kind = AdmissionKind::kBloomFilter;
+    words >> spec.min_count >> spec.filter_keys >> number;
+    spec.filter_error = DoubleOf(number);
+  } else if (kind == "probability") {
+    spec.kind = AdmissionKind::kProbability;
+    words >> number >> spec.seed;
+    spec.probability = DoubleOf(number);
+  } else {
+    InvalidArgument("unknown admission: " + text);
+  }
+  return spec;
+}
+
 EvictStrategy StrategyOf(const std::string& name) {
   if (name == "lru") return EvictStrategy::kLru;
   if (name == "lfu") return EvictStrategy::kLfu;
@@ -53,7 +82,16 @@ std::string Describe(TF_DataType key_dtype, const TableSpec& spec) {
   return text + ", of at most " + std::to_string(spec.bound.max_capacity) + " keys";
 }
 
-}  // namespace
+struct CreateKernel {
+  TF_DataType key_dtype;
+  bool scalars;
+  int64_t step_per_epoch;
+  TableSpec spec;
+
+  std::shared_ptr<NamedTable> Make() const;
+  // Throws if a table that exists already is of other types, another dim or another bound.
+  void RequireSame(const NamedTable& table) const;
+};
 
 std::shared_ptr<NamedTable> CreateKernel::Make() const {
   auto table = std::make_shared<NamedTable>();
@@ -83,6 +121,23 @@ void CreateKernel::RequireSame(const NamedTable& table) const {
                   ", but the one of that name has " + Describe(table.key_dtype, there));
 }
 
+void FreeToken(void* data, size_t, void* argument) {
+  std::free(data);
+  delete static_cast<Registry::Token*>(argument);
+}
+
+// A tensor that keeps the table alive.
+Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
+  constexpr size_t kAlignment = 64;
+  void* data = std::aligned_alloc(kAlignment, kAlignment);
+  if (data == nullptr) throw std::bad_alloc();
+  std::memset(data, 0, kAlignment);
+  const int64_t dims[] = {1};
+  return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
+}
+
+}  // namespace
+
 void* NewCreateKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<CreateKernel>(construction, [&](CreateKernel& kernel) {
     kernel.key_dtype = TypeAttribute(construction, "key_dtype");
@@ -105,5 +160,15 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction) {
 }
 
 void DeleteCreateKernel(void* kernel) { delete static_cast<CreateKernel*>(kernel); }
+
+void CreateTable(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [&](const OpContext& context) {
+    const auto& wanted = *static_cast<const CreateKernel*>(kernel);
+    const std::string key = context.Resource(0, "table");
+    auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
+    wanted.RequireSame(token->table());
+    context.SetOutput(0, TokenTensor(std::move(token)));
+  });
+}
 
 }  // namespace tfra::tf

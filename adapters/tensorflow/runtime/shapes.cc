@@ -1,4 +1,4 @@
-#include "shapes.h"
+#include "runtime/shapes.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,10 @@
-#include "rule_text.h"
+#include "runtime/rule_text.h"
 
 #include <sstream>
 #include <utility>
 
-#include "attributes.h"
-#include "op_context.h"
+#include "runtime/attributes.h"
+#include "runtime/op_context.h"
 
 namespace tfra::tf {
 namespace {

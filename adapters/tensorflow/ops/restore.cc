@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "attributes.h"
-#include "content.h"
-#include "kernels.h"
+#include "ops/content.h"
+#include "ops/kernels.h"
+#include "runtime/attributes.h"
 
 namespace tfra::tf {
 namespace {

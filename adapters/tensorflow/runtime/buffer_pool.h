@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "op_context.h"
+#include "runtime/op_context.h"
 
 namespace tfra::tf {
 

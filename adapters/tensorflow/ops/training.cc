@@ -1,10 +1,10 @@
 // One optimizer step on a table: by a rule of the engine, or row by row for rules outside it.
 #include <algorithm>
 
-#include "arguments.h"
-#include "attributes.h"
-#include "kernels.h"
-#include "rule_text.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
+#include "runtime/attributes.h"
+#include "runtime/rule_text.h"
 
 namespace tfra::tf {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "op_context.h"
+#include "runtime/op_context.h"
 #include "tfra/table.h"
 
 namespace tfra::tf {

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "aligned.h"
-#include "arguments.h"
-#include "kernels.h"
-#include "rule_text.h"
+#include "ops/kernels.h"
+#include "runtime/aligned.h"
+#include "runtime/arguments.h"
+#include "runtime/rule_text.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {

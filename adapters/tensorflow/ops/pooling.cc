@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <string>
 
-#include "arguments.h"
-#include "attributes.h"
-#include "buffer_pool.h"
-#include "kernels.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
+#include "runtime/attributes.h"
+#include "runtime/buffer_pool.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {

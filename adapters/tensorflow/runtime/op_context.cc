@@ -1,4 +1,4 @@
-#include "op_context.h"
+#include "runtime/op_context.h"
 
 namespace tfra::tf {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "arguments.h"
+#include "runtime/arguments.h"
 
 namespace tfra::tf {
 

@@ -1,4 +1,4 @@
-#include "attributes.h"
+#include "runtime/attributes.h"
 
 #include <cstring>
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "strings.h"
-#include "tf_c_api.h"
+#include "runtime/strings.h"
+#include "runtime/tf_c_api.h"
 #include "tfra/status.h"
 #include "tfra/types.h"
 

@@ -1,7 +1,7 @@
 // The shapes of ops' outputs, as far as they are known before the op runs.
 #pragma once
 
-#include "tf_c_api.h"
+#include "runtime/tf_c_api.h"
 
 namespace tfra::tf {
 

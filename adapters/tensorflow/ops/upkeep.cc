@@ -3,9 +3,9 @@
 #include <array>
 #include <memory>
 
-#include "arguments.h"
-#include "attributes.h"
-#include "kernels.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
+#include "runtime/attributes.h"
 
 namespace tfra::tf {
 namespace {

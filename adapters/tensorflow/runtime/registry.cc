@@ -1,6 +1,6 @@
-#include "registry.h"
+#include "runtime/registry.h"
 
-#include "op_context.h"
+#include "runtime/op_context.h"
 
 namespace tfra::tf {
 

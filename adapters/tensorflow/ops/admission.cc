@@ -1,11 +1,8 @@
 // What tables know of keys that have not entered, as tensors: for checkpoints.
 #include <cstring>
-#include <sstream>
 
-#include "arguments.h"
-#include "attributes.h"
-#include "create.h"
-#include "kernels.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
 
 namespace tfra::tf {
 namespace {
@@ -20,29 +17,6 @@ void CopyTo(const Tensor& tensor, const void* data, size_t bytes) {
 }
 
 }  // namespace
-
-AdmissionSpec AdmissionOf(const std::string& text) {
-  AdmissionSpec spec;
-  std::istringstream words(text);
-  std::string kind, number;
-  words >> kind;
-  if (kind.empty()) return spec;
-  if (kind == "min_count") {
-    spec.kind = AdmissionKind::kMinCount;
-    words >> spec.min_count;
-  } else if (kind == "bloom_filter") {
-    spec.kind = AdmissionKind::kBloomFilter;
-    words >> spec.min_count >> spec.filter_keys >> number;
-    spec.filter_error = DoubleOf(number);
-  } else if (kind == "probability") {
-    spec.kind = AdmissionKind::kProbability;
-    words >> number >> spec.seed;
-    spec.probability = DoubleOf(number);
-  } else {
-    InvalidArgument("unknown admission: " + text);
-  }
-  return spec;
-}
 
 void SnapshotAdmission(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {

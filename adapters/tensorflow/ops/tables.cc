@@ -1,41 +1,9 @@
-#include "kernels.h"
-
-#include <string>
-
-#include "arguments.h"
-#include "attributes.h"
-#include "buffer_pool.h"
-#include "create.h"
+#include "ops/kernels.h"
+#include "runtime/arguments.h"
+#include "runtime/attributes.h"
+#include "runtime/buffer_pool.h"
 
 namespace tfra::tf {
-namespace {
-
-void FreeToken(void* data, size_t, void* argument) {
-  std::free(data);
-  delete static_cast<Registry::Token*>(argument);
-}
-
-// A tensor that keeps the table alive.
-Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
-  constexpr size_t kAlignment = 64;
-  void* data = std::aligned_alloc(kAlignment, kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
-  std::memset(data, 0, kAlignment);
-  const int64_t dims[] = {1};
-  return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
-}
-
-}  // namespace
-
-void CreateTable(void* kernel, TF_OpKernelContext* op) {
-  RunKernel(op, [&](const OpContext& context) {
-    const auto& wanted = *static_cast<const CreateKernel*>(kernel);
-    const std::string key = context.Resource(0, "table");
-    auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
-    wanted.RequireSame(token->table());
-    context.SetOutput(0, TokenTensor(std::move(token)));
-  });
-}
 
 template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* op) {

@@ -1,9 +1,9 @@
-#include "buffer_pool.h"
+#include "runtime/buffer_pool.h"
 
 #include <bit>
 #include <cstdlib>
 
-#include "aligned.h"
+#include "runtime/aligned.h"
 
 namespace tfra::tf {
 namespace {

@@ -1,7 +1,7 @@
 // What the ops do. Each function is a kernel's compute function; ops.cc says which op it serves.
 #pragma once
 
-#include "tf_c_api.h"
+#include "runtime/tf_c_api.h"
 
 namespace tfra::tf {
 

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <initializer_list>
 
-#include "kernels.h"
-#include "op_context.h"
-#include "shapes.h"
+#include "ops/kernels.h"
+#include "runtime/op_context.h"
+#include "runtime/shapes.h"
 
 namespace tfra::tf {
 namespace {

@@ -1,11 +1,11 @@
-#include "content.h"
+#include "ops/content.h"
 
 #include <algorithm>
 #include <iterator>
 #include <string>
 
-#include "attributes.h"
-#include "rule_text.h"
+#include "runtime/attributes.h"
+#include "runtime/rule_text.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "op_context.h"
-#include "registry.h"
+#include "runtime/op_context.h"
+#include "runtime/registry.h"
 #include "tfra/table.h"
 
 namespace tfra::tf {
