@@ -60,7 +60,7 @@ def test_a_subclass_shows_its_name() -> None:
      (2**41, "2.0TiB"), (2**51, "2048.0TiB")],
 )  # fmt: skip
 def test_bytes_are_readable(number: int, text: str) -> None:
-    from tfra._display import readable_bytes
+    from tfra._shared.display import readable_bytes
 
     assert readable_bytes(number) == text
 

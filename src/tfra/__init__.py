@@ -20,9 +20,9 @@ from typing import Any
 
 from tfra import admission, initializers, optimizers
 from tfra._memory import estimate_memory
-from tfra._stats import Histogram, RowHistograms, TableStats
-from tfra._table import Table
-from tfra._threads import get_num_threads, set_num_threads
+from tfra._shared.stats import Histogram, RowHistograms, TableStats
+from tfra._shared.threads import get_num_threads, set_num_threads
+from tfra.table import Table
 
 __version__ = version("tfra")
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfra import _arrays as arrays
-from tfra import _limits as limits
 from tfra import _native
+from tfra._shared import arrays, limits
 
 STRATEGIES = ("lru", "lfu", "epochlru", "epochlfu", "customized")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra import _arrays as arrays
-from tfra import _limits as limits
 from tfra import _native, initializers, optimizers
-from tfra._tiers import tiers_spec
+from tfra._shared import arrays, limits
+from tfra._shared.tiers import tiers_spec
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tfra import _arrays as arrays
 from tfra import _native, optimizers
-from tfra._display import Facts, Shown, join_batches, readable_bytes
-from tfra._stats import TableStats
+from tfra._shared import arrays
+from tfra._shared.display import Facts, Shown, join_batches, readable_bytes
+from tfra._shared.stats import TableStats
 
 
 class TableContent(Shown):

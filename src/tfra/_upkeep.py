@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfra import _arrays as arrays
-from tfra import _limits as limits
 from tfra import _native
-from tfra._stats import RowHistograms
+from tfra._shared import arrays
+from tfra._shared.stats import RowHistograms
+from tfra._shared.upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 
 
 class TableUpkeep:
@@ -181,18 +181,3 @@ def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | 
         None if written_before is None else arrays.integer(written_before, "written_before"),
         None if count_below is None else arrays.integer(count_below, "count_below"),
     )
-
-
-def checked_ttl(ttl: Any) -> float | None:
-    """Returns a time to live, in seconds, or None."""
-    return None if ttl is None else arrays.real(ttl, "ttl", "a number of seconds, 0 or more", 0)
-
-
-def checked_min_norm(min_norm: Any) -> float | None:
-    """Returns a least norm, or None."""
-    return None if min_norm is None else arrays.real(min_norm, "min_norm", "a number, 0 or more", 0)
-
-
-def checked_norm_writes(norm_writes: Any) -> int:
-    """Returns a number of writes, as rows count them."""
-    return arrays.integer(norm_writes, "norm_writes", 0, limits.MAX_UINT32)

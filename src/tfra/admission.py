@@ -16,9 +16,8 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfra import _arrays as arrays
-from tfra import _limits as limits
 from tfra import _native
+from tfra._shared import arrays, limits
 
 __all__ = ["Admission", "CountingBloomFilter", "MinCount", "Probability", "deserialize", "get"]
 

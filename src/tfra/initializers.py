@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfra import _arrays as arrays
+from tfra._shared import arrays
 
 __all__ = [
     "Constant", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros", "get",

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from tfra import _limits as limits
-from tfra._arrays import integer
+from tfra._shared import limits
+from tfra._shared.arrays import integer
 
 __all__ = [
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "Optimizer",

@@ -14,7 +14,7 @@ from hkv_support import Strategy, typed_table
 
 import damage
 from damage import Kind
-from tfra.dynamic_embedding._content import content_of
+from tfra.dynamic_embedding._saving.content import content_of
 
 KINDS = [
     Kind("int64", "float32", rule="adam", bounded=True),

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfra._tf import ANONYMOUS, ops
+from tfra.dynamic_embedding._platform.tf import ANONYMOUS, ops
 
 Array = np.ndarray
 Inputs = dict[str, Any]

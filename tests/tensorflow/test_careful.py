@@ -154,7 +154,7 @@ def test_a_table_that_could_not_be_made_leaves_nothing() -> None:
         return de.Variable(dim=dim, name="w").size()
 
     def live_tables() -> int:
-        return int(tfra._tf.ops.tfra_table_count())
+        return int(tfra.dynamic_embedding._platform.tf.ops.tfra_table_count())
 
     before = live_tables()
     server = tf.distribute.Server.create_local_server()

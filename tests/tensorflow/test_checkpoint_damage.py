@@ -13,7 +13,7 @@ import tensorflow as tf
 import damage
 import tfra
 from damage import Kind
-from tfra.dynamic_embedding._content import content_of
+from tfra.dynamic_embedding._saving.content import content_of
 
 de = tfra.dynamic_embedding
 v1 = tf.compat.v1

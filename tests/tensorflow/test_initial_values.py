@@ -13,7 +13,7 @@ from tf_support import KEY_DTYPES, VALUE_DTYPES, TfCase, assert_tensor, content,
 
 import tfra
 from support import FLOATING_DTYPES, Array, numpy_dtype
-from tfra.dynamic_embedding._computed_rows import STRING_HASH_KEY
+from tfra.dynamic_embedding._tables.computed_rows import STRING_HASH_KEY
 
 v1 = tf.compat.v1
 initializers = tf.keras.initializers

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_support import KEY_DTYPES, TfCase, raises, to_numpy
 
 from support import Array
-from tfra._tf import ops
+from tfra.dynamic_embedding._platform.tf import ops
 
 COMBINERS = ("sum", "mean", "sqrtn")
 FLOATING_DTYPES = ("float16", "bfloat16", "float32", "float64")

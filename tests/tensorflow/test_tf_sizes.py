@@ -14,7 +14,7 @@ import tensorflow as tf
 import tfra
 from size_calls import INT64, Number
 from support import run_python
-from tfra._tf import ANONYMOUS, ops
+from tfra.dynamic_embedding._platform.tf import ANONYMOUS, ops
 
 de = tfra.dynamic_embedding
 layers = de.keras.layers

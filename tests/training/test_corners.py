@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tfra
-from tfra._tf import ops
+from tfra.dynamic_embedding._platform.tf import ops
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 de = tfra.dynamic_embedding

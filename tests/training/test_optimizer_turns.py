@@ -14,7 +14,7 @@ from training_support import KERAS_WARNS, de, embedding, head, rows_of
 
 import tfra
 from own_optimizer import OwnOptimizer
-from tfra.dynamic_embedding._rules import Claimant, params_text, rule_text
+from tfra.dynamic_embedding._tables.rules import Claimant, params_text, rule_text
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 

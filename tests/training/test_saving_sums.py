@@ -13,7 +13,7 @@ import saving_support as saving
 import tensorflow as tf
 from layers_support import DIM, KERAS_WARNS, de, layers
 
-from tfra.dynamic_embedding._gradient_sums import GradientSums
+from tfra.dynamic_embedding._training.gradient_sums import GradientSums
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 

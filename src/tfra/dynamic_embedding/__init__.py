@@ -10,36 +10,40 @@ Example:
 
 from tfra.dynamic_embedding import data_flow, keras, math, shadow_ops, tensorboard
 from tfra.dynamic_embedding import python as python
-from tfra.dynamic_embedding._config import (
-    CuckooHashTableConfig,
-    HkvEvictStrategy,
-    HkvHashTableConfig,
-)
-from tfra.dynamic_embedding._creators import CuckooHashTableCreator, HkvHashTableCreator, KVCreator
-from tfra.dynamic_embedding._embedding_ops import (
+from tfra.dynamic_embedding._lookup.embedding_ops import (
     embedding_lookup,
     embedding_lookup_sparse,
     embedding_lookup_unique,
     safe_embedding_lookup_sparse,
     trainable_wrapper_filter,
 )
-from tfra.dynamic_embedding._get_variable import get_variable
-from tfra.dynamic_embedding._model_mode import (
+from tfra.dynamic_embedding._tables.classes import CuckooHashTable, HkvHashTable
+from tfra.dynamic_embedding._tables.config import (
+    CuckooHashTableConfig,
+    HkvEvictStrategy,
+    HkvHashTableConfig,
+)
+from tfra.dynamic_embedding._tables.creators import (
+    CuckooHashTableCreator,
+    HkvHashTableCreator,
+    KVCreator,
+)
+from tfra.dynamic_embedding._tables.partitions import default_partition_fn
+from tfra.dynamic_embedding._tf1.optimizer import DynamicEmbeddingOptimizer
+from tfra.dynamic_embedding._training.model_mode import (
     ModelMode,
     enable_inference_mode,
     enable_train_mode,
     get_model_mode,
 )
-from tfra.dynamic_embedding._optimizer import DynamicEmbeddingOptimizer
-from tfra.dynamic_embedding._restrict_policies import (
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper
+from tfra.dynamic_embedding._upkeep.restrict_policies import (
     FrequencyRestrictPolicy,
     RestrictPolicy,
     TimestampRestrictPolicy,
 )
-from tfra.dynamic_embedding._shards import default_partition_fn
-from tfra.dynamic_embedding._tables import CuckooHashTable, HkvHashTable
-from tfra.dynamic_embedding._trainable import TrainableWrapper
-from tfra.dynamic_embedding._variable import GraphKeys, Variable
+from tfra.dynamic_embedding._variable.get_variable import get_variable
+from tfra.dynamic_embedding._variable.variable import GraphKeys, Variable
 
 __all__ = [
     "CuckooHashTable",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._tf import tf
+from tfra.dynamic_embedding._platform.tf import tf
 
 dynamic_partition = tf.dynamic_partition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._tf import tf
+from tfra.dynamic_embedding._platform.tf import tf
 
 sparse_fill_empty_rows = tf.sparse.fill_empty_rows
 sparse_reshape = tf.sparse.reshape

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._tf import tf
-from tfra.dynamic_embedding import _embedding_ops
-from tfra.dynamic_embedding._stand_in import ShadowVariable
+from tfra.dynamic_embedding._lookup import embedding_ops as _embedding_ops
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
 
 __all__ = ["ShadowVariable", "embedding_lookup", "embedding_lookup_unique"]
 

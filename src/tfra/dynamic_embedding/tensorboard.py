@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfra._stats import Histogram
-from tfra._tf import tf
-from tfra.dynamic_embedding._content import FIRST_PART
-from tfra.dynamic_embedding._variable import Variable
+from tfra._shared.stats import Histogram
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._saving.content import FIRST_PART
+from tfra.dynamic_embedding._variable.variable import Variable
 
 __all__ = ["export_to_projector", "write_histograms", "write_stats"]
 

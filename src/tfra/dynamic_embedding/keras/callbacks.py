@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tfra._keras import keras
-from tfra._stats import TableStats
-from tfra._tf import tf
-from tfra._upkeep import checked_min_norm, checked_norm_writes, checked_ttl
-from tfra.dynamic_embedding import _arguments as arguments
+from tfra._shared.stats import TableStats
+from tfra._shared.upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 from tfra.dynamic_embedding import tensorboard
-from tfra.dynamic_embedding._restrict_policies import restrict_numbers
-from tfra.dynamic_embedding._stand_in import ShadowVariable
-from tfra.dynamic_embedding._variable import Variable
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import keras
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
+from tfra.dynamic_embedding._upkeep.restrict_policies import restrict_numbers
+from tfra.dynamic_embedding._variable.variable import Variable
 
 __all__ = ["ExpireCallback", "RestrictCallback", "TableStatsCallback"]
 
@@ -35,9 +35,9 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def variables(self) -> dict[str, Variable]:
         """The Variables of the model's layers, by name. Equal names get a number."""
-        shadows = [v for v in self.model.variables if isinstance(v, ShadowVariable)]
+        trained = [v.params for v in self.model.variables if isinstance(v, ShadowVariable)]
         found: dict[str, Variable] = {}
-        for variable in dict.fromkeys(shadow.params for shadow in shadows):
+        for variable in dict.fromkeys(v for v in trained if isinstance(v, Variable)):
             name, number = variable.name, 0
             while name in found:
                 number += 1

@@ -1,5 +1,5 @@
 """Optimizers that Keras does not have. All of Keras' own train tables too."""
 
-from tfra.dynamic_embedding._rowwise_adagrad import RowwiseAdagrad
+from tfra.dynamic_embedding._training.rowwise_adagrad import RowwiseAdagrad
 
 __all__ = ["RowwiseAdagrad"]

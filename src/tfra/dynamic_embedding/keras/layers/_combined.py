@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfra import _limits as limits
-from tfra._keras import keras
-from tfra._tf import tf
-from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding._pooling import (
+from tfra._shared import limits
+from tfra.dynamic_embedding._lookup.pooling import (
     FUSED_COMBINERS,
     Bags,
     Combiner,
     combiner_function,
 )
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import keras
+from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers._embedding import Embedding
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tfra._keras import keras
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
-from tfra.dynamic_embedding._creators import CuckooHashTableCreator, HkvHashTableCreator
-from tfra.dynamic_embedding._restrict_policies import (
+from tfra.dynamic_embedding._platform.keras import keras
+from tfra.dynamic_embedding._tables.creators import (
+    CuckooHashTableCreator,
+    HkvHashTableCreator,
+)
+from tfra.dynamic_embedding._upkeep.restrict_policies import (
     FrequencyRestrictPolicy,
     TimestampRestrictPolicy,
 )

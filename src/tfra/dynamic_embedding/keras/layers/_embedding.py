@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra import _limits as limits
-from tfra._keras import compiled_optimizer, keras, require_backend
-from tfra._tf import tf
-from tfra.dynamic_embedding import _arguments as arguments
-from tfra.dynamic_embedding import _content_arrays as content_arrays
-from tfra.dynamic_embedding._keras_optimizer import adopt
-from tfra.dynamic_embedding._pooling import Bags, Combiner, combiner_function
-from tfra.dynamic_embedding._shards import default_partition_fn
-from tfra.dynamic_embedding._stand_in import ShadowVariable
-from tfra.dynamic_embedding._variable import Variable
+from tfra._shared import limits
+from tfra.dynamic_embedding._lookup.pooling import Bags, Combiner, combiner_function
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import compiled_optimizer, keras, require_backend
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._saving import content_arrays
+from tfra.dynamic_embedding._tables.partitions import default_partition_fn
+from tfra.dynamic_embedding._training.keras_optimizer import adopt
+from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
+from tfra.dynamic_embedding._variable.variable import Variable
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
 

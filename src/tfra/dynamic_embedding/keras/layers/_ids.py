@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra._keras import is_rebuilding
-from tfra._tf import tf
-from tfra.dynamic_embedding import _arguments as arguments
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import is_rebuilding
+from tfra.dynamic_embedding._platform.tf import tf
 
 
 def ids_of(ids: Any, dtype: tf.DType) -> Any:

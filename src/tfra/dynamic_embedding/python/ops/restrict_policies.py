@@ -1,6 +1,6 @@
 """The restrict policies, under the name of their module in TFRA."""
 
-from tfra.dynamic_embedding._restrict_policies import (
+from tfra.dynamic_embedding._upkeep.restrict_policies import (
     FrequencyRestrictPolicy,
     RestrictPolicy,
     TimestampRestrictPolicy,

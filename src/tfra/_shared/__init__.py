@@ -1,0 +1,1 @@
+"""What every part of the package uses: argument checks, limits, figures, display."""

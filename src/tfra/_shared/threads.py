@@ -1,0 +1,28 @@
+"""How many threads a call may use."""
+
+from __future__ import annotations
+
+from tfra import _native
+from tfra._shared import limits
+from tfra._shared.arrays import integer
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call may use, the calling one included.
+
+    At first that is the environment variable `TFRA_NUM_THREADS`, or the number of CPUs this process
+    may run on.
+    """
+    return _native.num_threads()
+
+
+def set_num_threads(threads: int) -> None:
+    """Sets how many threads a call may use, from the next call on.
+
+    Args:
+        threads: An int from 1 to 1024.
+
+    Raises:
+        ValueError: If it is out of that range.
+    """
+    _native.set_num_threads(integer(threads, "threads", 1, limits.MAX_THREADS))

@@ -1,0 +1,75 @@
+"""Rows on two levels, in memory and in a file: what a table is told of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tfra._shared import arrays
+
+
+def directory_name(directory: Any) -> str:
+    """A directory as the engine takes it; empty for None.
+
+    Raises:
+        TypeError: If it is not a path.
+        ValueError: If it is empty, or can't be written as UTF-8.
+    """
+    if directory is None:
+        return ""
+    name = os.fspath(directory) if isinstance(directory, (str, os.PathLike)) else directory
+    if not isinstance(name, str):
+        raise TypeError(
+            f"`tier_directory`: expected None, or a path as str or os.PathLike, received {name!r}"
+        )
+    if not name or "\0" in name:
+        raise ValueError(
+            f"`tier_directory`: expected None, or the path of a directory, received {name!r}"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"`tier_directory`: expected a path that can be written as UTF-8, received {name!r}"
+        ) from None
+    return name
+
+
+def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> dict[str, Any]:
+    """What the engine is told of the levels of a table.
+
+    Raises:
+        TypeError: If an argument is of a wrong type, or the values are strings.
+        ValueError: If the number is out of range, or there is a directory and no number.
+    """
+    name = directory_name(directory)
+    if fast_bytes is None:
+        if name:
+            raise ValueError(
+                "`tier_directory` needs `fast_bytes`, the bytes of memory for rows. Received: "
+                f"fast_bytes=None and tier_directory={name!r}"
+            )
+        return {"fast_bytes": 0, "directory": ""}
+    number = arrays.integer(fast_bytes, "fast_bytes", 1)
+    if value_dtype == arrays.STRING:
+        raise TypeError(
+            "`fast_bytes` needs values that are numbers: strings are in memory only. Received: a "
+            "table of strings"
+        )
+    return {"fast_bytes": number, "directory": name}
+
+
+@contextmanager
+def naming_the_directory() -> Iterator[None]:
+    """Says what to do when a table can't have its file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"`tier_directory`: {error}. Expected a directory that exists, can be written to and "
+            "has room for the rows beyond `fast_bytes`."
+        ) from error

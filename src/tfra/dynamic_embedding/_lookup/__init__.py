@@ -1,0 +1,1 @@
+"""Lookups that gradients flow from."""

@@ -1,0 +1,249 @@
+"""Rows of several keys combined into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfra.dynamic_embedding._platform.tf import ops, tf
+from tfra.dynamic_embedding._training.row_gradients import gradient_of_shadow
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper
+
+Combiner = str | Callable[..., tf.Tensor]
+
+# What the engine does without making a row for each key first.
+FUSED_COMBINERS = ("sum", "mean", "sqrtn")
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Keys in bags: those of bag i are `keys[row_splits[i]:row_splits[i + 1]]`.
+
+    Args:
+        keys: A vector of keys.
+        row_splits: An int64 vector, one longer than there are bags.
+        weights: None, or for each key a number.
+        shape: The shape that the bags have, an int64 vector.
+        static_shape: What is known of it.
+    """
+
+    keys: tf.Tensor
+    row_splits: tf.Tensor
+    weights: tf.Tensor | None
+    shape: tf.Tensor
+    static_shape: tf.TensorShape
+
+    @classmethod
+    def of_ragged(cls, ids: tf.RaggedTensor, weights: Any = None) -> Bags:
+        """The innermost rows of a ragged tensor. All others must be of equal lengths.
+
+        Raises:
+            ValueError: If they are not known to be.
+        """
+        if ids.flat_values.shape.rank != 1:
+            raise ValueError(f"The innermost dimension of ids must be ragged. Received: {ids}")
+        if ids.ragged_rank > 1 and any(n is None for n in ids.shape[1:-1]):
+            raise ValueError(
+                "Ragged ids can be combined along their last dimension, with all others but the "
+                f"first of one length. Received shape: {ids.shape}"
+            )
+        inner = ids
+        while inner.ragged_rank > 1:
+            inner = inner.values
+        if weights is not None:
+            weights = tf.cast(weights.flat_values, tf.float32)
+        shape = tf.concat(
+            [
+                [ids.nrows(tf.int64)],
+                tf.constant(ids.shape[1:-1].as_list(), tf.int64, [len(ids.shape) - 2]),
+            ],
+            axis=0,
+        )
+        return cls(
+            ids.flat_values, tf.cast(inner.row_splits, tf.int64), weights, shape, ids.shape[:-1]
+        )
+
+    @classmethod
+    def of_sparse(cls, ids: tf.SparseTensor, weights: Any = None) -> Bags:
+        """The rows along the last dimension of a sparse tensor, in row-major order."""
+        shape = ids.dense_shape[:-1]
+        strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
+        rows = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=1)
+        ascending = tf.debugging.Assert(
+            tf.reduce_all(rows[1:] >= rows[:-1]),
+            ["Sparse ids must be in row-major order: see tf.sparse.reorder."],
+        )
+        with tf.control_dependencies([] if ascending is None else [ascending]):
+            rows = tf.identity(rows)
+        splits = tf.searchsorted(
+            rows, tf.range(tf.reduce_prod(shape) + 1), side="left", out_type=tf.int64
+        )
+        if weights is not None:
+            weights = tf.cast(weights.values, tf.float32)
+        return cls(ids.values, splits, weights, shape, ids.shape[:-1])
+
+    @classmethod
+    def of_rows(cls, keys: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor, static: Any) -> Bags:
+        """Keys that say which bag they are in, in any order.
+
+        Args:
+            keys: A vector of keys.
+            rows: For each the number of its bag, int64.
+            shape: The shape that the bags have, an int64 vector.
+            static: What is known of it.
+        """
+        order = tf.argsort(rows, stable=True)
+        splits = tf.searchsorted(
+            tf.gather(rows, order), tf.range(tf.reduce_prod(shape) + 1), out_type=tf.int64
+        )
+        return cls(tf.gather(keys, order), splits, None, shape, tf.TensorShape(static))
+
+    def lookup(
+        self,
+        stand_in: TrainableWrapper,
+        combiner: Combiner,
+        training: bool | None = None,
+        max_norm: float | None = None,
+    ) -> tf.Tensor:
+        """Looks keys up and combines the rows of each bag; empty bags give zeros.
+
+        Args:
+            stand_in: Of the Variable.
+            combiner: "sum", "mean" or "sqrtn"; without weights also what comes after `tf.reduce_`,
+                or a function of a ragged tensor and `axis`.
+            training: As for `TrainableWrapper.lookup`.
+            max_norm: As for `TrainableWrapper.lookup`.
+        """
+        params = stand_in.params
+        max_norm = stand_in.max_norm if max_norm is None else max_norm
+        if combiner in FUSED_COMBINERS and (max_norm is None or not stand_in.records()):
+            train = stand_in.is_training(training)
+            stand_in.note_lookup(self.keys)
+            pooled = self._fused(stand_in, str(combiner), train, max_norm or 0.0)
+        else:
+            rows = stand_in.lookup(self.keys, training, max_norm)
+            pooled = self._combine(rows, combiner)
+        dim = params.dim
+        shaped = tf.reshape(pooled, tf.concat([self.shape, tf.constant([dim], tf.int64)], axis=0))
+        return tf.ensure_shape(shaped, self.static_shape.concatenate([dim]))
+
+    def _fused(
+        self, stand_in: TrainableWrapper, combiner: str, training: bool, max_norm: float
+    ) -> tf.Tensor:
+        params = stand_in.params
+        weights = tf.zeros([0]) if self.weights is None else self.weights
+        if not stand_in.records():
+            return params.lookup_pooled(
+                self.keys, self.row_splits, weights, combiner, max_norm=max_norm
+            )
+        pooled = params.lookup_pooled(self.keys, self.row_splits, weights, combiner, training)
+        return ops.tfra_trainable_pooled(
+            stand_in.gradient_target(),
+            self.keys,
+            self.row_splits,
+            weights,
+            pooled,
+            combiner=combiner,
+            value_dtype=params.value_dtype,
+        )
+
+    def _combine(self, rows: tf.Tensor, combiner: Combiner) -> tf.Tensor:
+        if combiner in FUSED_COMBINERS:
+            return self._weighted(rows, str(combiner))
+        if self.weights is not None:
+            raise ValueError(
+                f"`combiner`: with weights, expected one of {', '.join(FUSED_COMBINERS)}, received "
+                f"{combiner!r}"
+            )
+        ragged = tf.RaggedTensor.from_row_splits(rows, self.row_splits, validate=False)
+        combined = combiner_function(combiner)(ragged, axis=1)
+        empty = tf.equal(self.row_splits[1:], self.row_splits[:-1])
+        return tf.where(empty[:, tf.newaxis], tf.zeros_like(combined), combined)
+
+    def _weighted(self, rows: tf.Tensor, combiner: str) -> tf.Tensor:
+        bags = _bag_of_each(self.row_splits)
+        count = tf.shape(self.row_splits, tf.int64)[0] - 1
+        weights = tf.ones_like(bags, rows.dtype) if self.weights is None else self.weights
+        weights = tf.cast(weights, rows.dtype)
+        total = _sum_of(rows * weights[:, tf.newaxis], bags, count)
+        if combiner == "sum":
+            return total
+        if combiner == "mean":
+            return tf.math.divide_no_nan(total, _sum_of(weights, bags, count)[:, tf.newaxis])
+        norm = tf.sqrt(_sum_of(weights * weights, bags, count))
+        return tf.math.divide_no_nan(total, norm[:, tf.newaxis])
+
+
+@tf.RegisterGradient("TfraTrainablePooled")  # type: ignore[untyped-decorator]
+def _trainable_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    gradient = tf.convert_to_tensor(gradient)
+    keys, row_splits, weights = op.inputs[1:4]
+    combiner = op.get_attr("combiner").decode()
+    keys, rows = ops.tfra_pooled_gradient(keys, row_splits, weights, gradient, combiner=combiner)
+    rows = tf.cast(rows, op.get_attr("value_dtype"))
+    return [gradient_of_shadow(op, keys, rows), None, None, None, gradient]
+
+
+@tf.RegisterGradient("TfraLookupPooled")  # type: ignore[untyped-decorator]
+def _lookup_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    table, keys, row_splits, weights, row = op.inputs
+    lookup = ops.tfra_lookup_initial if op.get_attr("initial") else ops.tfra_lookup
+
+    def rows() -> tf.Tensor:
+        return lookup(table, keys, row)
+
+    of_weights = _weights_gradient(op, rows, row_splits, weights, gradient)
+    return [None, None, None, of_weights, None]
+
+
+@tf.RegisterGradient("TfraPoolRows")  # type: ignore[untyped-decorator]
+def _pool_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
+    rows, row_splits, weights = op.inputs
+    return [None, None, _weights_gradient(op, lambda: rows, row_splits, weights, gradient)]
+
+
+def _weights_gradient(
+    op: Any, rows_of: Any, row_splits: tf.Tensor, weights: tf.Tensor, gradient: tf.Tensor
+) -> tf.Tensor | None:
+    if weights.shape[0] == 0:  # There are none.
+        return None
+    combiner = op.get_attr("combiner").decode()
+    bags = _bag_of_each(row_splits)
+    rows = tf.cast(rows_of(), gradient.dtype)
+    product = tf.reduce_sum(rows * tf.gather(gradient, bags), axis=-1)
+    if combiner == "sum":
+        return tf.cast(product, weights.dtype)
+    count = tf.shape(row_splits, tf.int64)[0] - 1
+    back = tf.gather(tf.reduce_sum(op.outputs[0] * gradient, axis=-1), bags)
+    if combiner == "mean":
+        total = tf.gather(_sum_of(weights, bags, count), bags)
+        return tf.math.divide_no_nan(tf.cast(product - back, weights.dtype), total)
+    norm = tf.gather(tf.sqrt(_sum_of(weights * weights, bags, count)), bags)
+    direct = tf.math.divide_no_nan(tf.cast(product, weights.dtype), norm)
+    return direct - tf.math.divide_no_nan(weights, norm * norm) * tf.cast(back, weights.dtype)
+
+
+def _bag_of_each(row_splits: tf.Tensor) -> tf.Tensor:
+    return tf.ragged.row_splits_to_segment_ids(row_splits)
+
+
+def _sum_of(values: tf.Tensor, bags: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, bags, count)
+
+
+def combiner_function(combiner: Combiner) -> Callable[..., tf.Tensor]:
+    """Returns a function of a tensor and `axis`.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if callable(combiner):
+        return combiner
+    function = getattr(tf.math, f"reduce_{combiner}", None) if isinstance(combiner, str) else None
+    if function is None:
+        raise ValueError(
+            "`combiner`: expected a function, 'sqrtn', or what comes after tf.math.reduce_ (sum, "
+            f"mean, min, max, prod, std, ...), received {combiner!r}"
+        )
+    return function

@@ -1,0 +1,248 @@
+"""Keys and values as the caller gives them, as tensors of the right type and shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfra._shared import arrays, limits
+from tfra.dynamic_embedding._platform.tf import tf
+
+KEY_DTYPES = (tf.int32, tf.int64, tf.string)
+VALUE_DTYPES = (
+    tf.float32,
+    tf.float64,
+    tf.float16,
+    tf.bfloat16,
+    tf.int8,
+    tf.int32,
+    tf.int64,
+    tf.bool,
+    tf.string,
+)
+
+
+class DtypeError(TypeError, ValueError):
+    """Keys or values of another type: a TypeError that may be caught as ValueError too."""
+
+    # AutoGraph raises an error again with a longer message, if it knows how to make one.
+    __init__ = Exception.__init__
+
+
+def key_dtype(dtype: Any) -> tf.DType:
+    """Returns a key type, or raises TypeError."""
+    return _one_of(dtype, KEY_DTYPES, "key_dtype")
+
+
+def value_dtype(dtype: Any) -> tf.DType:
+    """Returns a value type, or raises TypeError."""
+    return _one_of(dtype, VALUE_DTYPES, "value_dtype")
+
+
+def compute_dtype(dtype: tf.DType) -> tf.DType:
+    """Returns the type that the engine computes in with values of a floating type, and of slots."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
+    names = ", ".join(d.name for d in known)
+    try:
+        converted = tf.as_dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"`{what}`: expected one of {names}, received {dtype!r}") from error
+    if converted not in known:
+        raise TypeError(f"`{what}`: expected one of {names}, received {converted.name}")
+    return converted
+
+
+def integer(number: Any, what: str, at_least: int, at_most: int = limits.MAX_INT64) -> int:
+    """Returns an integer, or raises TypeError or ValueError. 1e6 is one, too."""
+    return arrays.integer(number, what, at_least, at_most, whole_floats=True)
+
+
+def convertible_integer(number: Any, what: str, at_least: int, at_most: int) -> int:
+    """Returns an integer from whatever `int` takes, such as "3" and 3.5, as TFRA does."""
+    try:
+        converted = int(number)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"`{what}` must be convertible to int. Received: {number!r} (of type "
+            f"{type(number).__name__})"
+        ) from None
+    return integer(converted, what, at_least, at_most)
+
+
+def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
+    """Returns `keys` as a tensor of the table's key type.
+
+    Raises:
+        TypeError: If they are of another type.
+    """
+    if isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "
+            "`.values` are a tensor."
+        )
+    arrays.refuse_mask(keys, "keys")
+    if not tf.is_tensor(keys) and not holds_tensors(keys):
+        _check_kind(keys, dtype)
+        try:
+            return tf.convert_to_tensor(keys, dtype=dtype, name="keys")
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise DtypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
+    keys = tf.convert_to_tensor(keys, name="keys")
+    if keys.dtype != dtype:
+        hint = _keys_hint(keys.dtype.name, dtype)
+        message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}. {hint}"
+        raise DtypeError(message)
+    return keys
+
+
+def holds_tensors(keys: Any) -> bool:
+    """Whether this is a list that tensors of a graph are in."""
+    if not isinstance(keys, (list, tuple)) or tf.executing_eagerly():
+        return False
+    return any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(keys))
+
+
+def _check_range(array: np.ndarray[Any, Any], dtype: tf.DType, what: str) -> None:
+    """Raises where TensorFlow would wrap integers around."""
+    if array.dtype.kind not in "iu" or not dtype.is_integer or array.size == 0:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < dtype.min or high > dtype.max:
+        raise DtypeError(
+            f"`{what}`: expected {dtype.name}, in [{dtype.min}, {dtype.max}], received values "
+            f"from {low} to {high}"
+        )
+
+
+def _check_kind(keys: Any, dtype: tf.DType) -> None:
+    """Raises where TensorFlow would take something else for an integer."""
+    try:
+        array = np.asarray(keys)
+    except ValueError as error:
+        raise ValueError(
+            f"`keys`: expected a regular shape, received {keys!r}. For lists of different lengths, "
+            "give a layer with a combiner tf.ragged.constant(keys)."
+        ) from error
+    kinds = "SUO" if dtype == tf.string else "iu"
+    if array.size == 0 or array.dtype.kind in kinds:
+        _check_range(array, dtype, "keys")
+        return
+    received = array.dtype.name if array.dtype.kind not in "SUO" else "strings or objects"
+    hint = _keys_hint("string" if array.dtype.kind in "SUO" else received, dtype)
+    raise DtypeError(f"`keys`: expected {dtype.name}, received {received}: {keys!r}. {hint}")
+
+
+def _keys_hint(received: str, expected: tf.DType) -> str:
+    """What to do about keys of another type."""
+    if received == "string":
+        return "For keys that are strings, make it with key_dtype=tf.string."
+    if expected == tf.string:
+        return (
+            "For keys that are integers, make it with key_dtype=tf.int64; or convert them with "
+            "tf.strings.as_string."
+        )
+    if received.startswith("int"):
+        return f"Convert them with tf.cast(keys, tf.{expected.name})."
+    return (
+        f"Convert them with tf.cast(keys, tf.{expected.name}), best where they are read: floats "
+        "round large ids."
+    )
+
+
+def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tensor:
+    """Returns `values` as a tensor of the table's value type.
+
+    Raises:
+        TypeError: If they are of another type.
+    """
+    if tf.is_tensor(values):
+        values = tf.convert_to_tensor(values)
+        if values.dtype != dtype:
+            cast = f". Convert them with tf.cast({what}, tf.{dtype.name})."
+            hint = "" if tf.string in (values.dtype, dtype) else cast
+            raise DtypeError(f"`{what}`: expected {dtype.name}, received {values.dtype.name}{hint}")
+        return values
+    arrays.refuse_mask(values, what)
+    if not holds_tensors(values):
+        _check_values(values, dtype, what)
+    try:
+        return tf.convert_to_tensor(values, dtype=dtype, name=what)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise DtypeError(f"`{what}`: expected {dtype.name}, received {values!r}") from error
+
+
+def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
+    """Raises where TensorFlow would make other values of them."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return  # Of different lengths: TensorFlow says so.
+    received = array.dtype.kind
+    if array.size == 0 or received in "SUOV":
+        return
+    loses_fraction = received == "f" and not dtype.is_floating
+    if received == "c" or loses_fraction or (received in "iu" and dtype == tf.bool):
+        raise DtypeError(f"`{what}`: expected {dtype.name}, received {array.dtype.name}")
+    _check_range(array, dtype, what)
+
+
+def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:
+    """Raises ValueError unless `values` may have a row for each key.
+
+    What is not known yet is checked when the op runs.
+    """
+    expected = keys.shape.concatenate(row_shape)
+    if not values.shape.is_compatible_with(expected):
+        raise ValueError(f"{_expected_rows(what)}, {expected}, received {values.shape}")
+
+
+def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[int]) -> tf.Tensor:
+    """Returns `dynamic_default_values` as one row, or as a row for each key in their shape.
+
+    Raises:
+        TypeError: If they are of another type.
+        ValueError: If they are of another shape. What is not known yet is checked by the op.
+    """
+    rows = values_tensor(given, dtype, "dynamic_default_values")
+    rank, count = keys.shape.rank, keys.shape.num_elements()
+    is_one_row = rows.shape.is_compatible_with([1, *row_shape]) and rows.shape[:1] == [1]
+    if is_one_row or (rows.shape.rank == 0 and row_shape == [1]):
+        rows = tf.reshape(rows, row_shape)
+    elif (
+        (rank or 0) > 1
+        and rows.shape.rank is not None
+        and rows.shape.is_compatible_with([count, *row_shape])
+    ):  # One after the other.
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), tf.shape(rows)[1:]], axis=0))
+    if not rows.shape.is_compatible_with(row_shape):
+        check_rows(keys, rows, row_shape, "dynamic_default_values")
+    return rows
+
+
+def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
+    """Returns `values`, which fail when they run unless they have a row for each key.
+
+    For what is done to them before the table's own op sees them.
+    """
+    if keys.shape.is_fully_defined() and values.shape.is_fully_defined():
+        return values
+    row = tf.constant(row_shape, tf.int32, [len(row_shape)])
+    # As texts: shapes of different ranks can't be compared otherwise.
+    expected = _shape_text(tf.concat([tf.shape(keys), row], axis=0))
+    received = _shape_text(tf.shape(values))
+    report = tf.strings.join([_expected_rows(what), ", ", expected, ", received ", received])
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(expected, received), [report])]):
+        return tf.identity(values)
+
+
+def _shape_text(shape: tf.Tensor) -> tf.Tensor:
+    sizes = tf.strings.reduce_join(tf.as_string(shape), separator=", ")
+    return tf.strings.join(["[", sizes, "]"])
+
+
+def _expected_rows(what: str) -> str:
+    return f"`{what}`: expected the shape of the keys and of a row"

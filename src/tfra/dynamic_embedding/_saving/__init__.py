@@ -1,0 +1,1 @@
+"""The content of tables: as tensors, as arrays, in files."""

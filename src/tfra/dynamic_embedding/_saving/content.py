@@ -1,0 +1,239 @@
+"""Whole tables as tensors: for `export` and for checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.tf import AutoTrackable, TensorToSave, ops, tf
+
+Content = dict[str, tf.Tensor]
+
+
+class SavedTable(Protocol):
+    """What the functions of this module ask of a table."""
+
+    owner: Any
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """The type of the keys."""
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The type of the values."""
+
+    @property
+    def dim(self) -> int:
+        """The length of a row."""
+
+    @property
+    def resource_handle(self) -> tf.Tensor:
+        """The handle that ops take."""
+
+    def creators(self) -> list[Any]:
+        """Returns the ops that must have run before another finds the table made."""
+
+    def create_at(self, handle: tf.Tensor) -> Any:
+        """Makes the table, unless it is there, behind this handle."""
+
+
+# Where an export by parts begins: see `HashTable.export_part`.
+FIRST_PART = (0, 0, 0)
+
+# What is known of keys that have not entered: those that wait, how often they were seen, and the
+# state of a filter.
+WAITING = ("waiting_keys", "waiting_seen", "waiting_filter")
+
+
+def export_tables(
+    tables: Sequence[SavedTable], name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns all keys and rows of some tables of one kind, one table after the other."""
+    parts = []
+    for group in _by_device(tables):
+        parts.append(_op_on(ops.tfra_export, group, name, Tv=tables[0].value_dtype))
+    keys = _concat([part.keys for part in parts])
+    values = _concat([part.values for part in parts])
+    return tf.ensure_shape(keys, [None]), tf.ensure_shape(values, [None, tables[0].dim])
+
+
+def content_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:
+    """Returns the dtypes of what `content_of` returns, for tables of these types."""
+    return {
+        "keys": key_dtype,
+        "values": value_dtype,
+        "slots": arguments.compute_dtype(value_dtype),
+        "metadata": tf.int32,
+        "scores": tf.int64,
+        "rule": tf.string,
+        "epoch": tf.int64,
+        "waiting_keys": key_dtype,
+        "waiting_seen": tf.int32,
+        "waiting_filter": tf.int8,
+    }
+
+
+def content_of(tables: Sequence[SavedTable]) -> Content:
+    """Returns all that is saved of some tables of one kind, one table after the other."""
+    types = {
+        "Tv": tables[0].value_dtype,
+        "Ts": arguments.compute_dtype(tables[0].value_dtype),
+    }
+    parts = [_op_on(ops.tfra_snapshot, group, None, **types) for group in _by_device(tables)]
+    names = ("keys", "values", "slots", "metadata", "scores", "rule", "epoch")
+    content = {name: _concat([getattr(part, name) for part in parts]) for name in names}
+    parts = [_op_on(ops.tfra_snapshot_admission, group, None) for group in _by_device(tables)]
+    for name in WAITING:
+        content[name] = _concat([getattr(part, name.removeprefix("waiting_")) for part in parts])
+    return content
+
+
+def content_when_written(
+    tables: Sequence[SavedTable], content: Callable[[], Content], types: dict[str, tf.DType]
+) -> dict[str, Any]:
+    """Returns what a checkpoint takes for the tensors of `content()`, which it calls to write them.
+
+    TensorFlow asks what would be saved before it restores, too: then the tables are not copied.
+
+    Args:
+        tables: Whose content it is.
+        content: Returns the tensors, by name.
+        types: The names and dtypes of what it returns.
+    """
+    if not tf.executing_eagerly():
+        return content()
+    groups = _by_device(tables)
+    device = groups[0][0].resource_handle.device if len(groups) == 1 else tf.zeros([]).device
+    taken = _Taken(content)
+    return {
+        name: TensorToSave(functools.partial(taken.tensor, name), dtype, device)
+        for name, dtype in types.items()
+    }
+
+
+class _Taken:
+    """Content of one moment, taken when the first of its tensors is asked for."""
+
+    def __init__(self, content: Callable[[], Content]) -> None:
+        self._content = content
+        self._by_graph: dict[Any, Content] = {}
+
+    def tensor(self, name: str) -> tf.Tensor:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph not in self._by_graph:
+            with tf.device(None):
+                self._by_graph[graph] = self._content()
+        return self._by_graph[graph][name]
+
+
+class KeptContent(AutoTrackable):  # type: ignore[misc]
+    """Stands for a table or a Variable while a checkpoint is written beside the program.
+
+    Such a checkpoint copies all objects at one time, and writes the copies at another.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = self._no_dependency({})
+
+    def keep(self, content: Content) -> None:
+        """Takes the place of what was kept before."""
+        for name, tensor in content.items():
+            if name in self._kept:
+                self._kept[name].assign(tensor)
+            else:
+                shape = tf.TensorShape(None)
+                self._kept[name] = tf.Variable(tensor, trainable=False, shape=shape)
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {
+            name: TensorToSave(variable.read_value, variable.dtype, variable.device)
+            for name, variable in self._kept.items()
+        }
+
+
+def keep_content(original: Any, object_map: Any, content: Content) -> None:
+    """Lets TensorFlow write this content of an object, whatever happens to it meanwhile."""
+    if original not in object_map:
+        object_map[original] = KeptContent()
+    object_map[original].keep(content)
+
+
+def restore_tables(
+    tables: Sequence[SavedTable], content: Content, parts: Any = (), waiting_parts: Any = ()
+) -> Any:
+    """Replaces what is in some tables of one kind, and returns the op that does.
+
+    The op checks all of the content before it changes a table: if it fails, all are as they were.
+
+    Args:
+        tables: The tables.
+        content: Tensors as `content_of` makes them, for any number of tables.
+        parts: For each key the number of the table it belongs to, if there are several.
+        waiting_parts: As `parts`, for the keys that wait to enter.
+    """
+    first = tables[0]
+    _require_length(content, first)
+    no_numbers = tf.zeros([0], tf.int64)
+    fields = {
+        # Checkpoints that were written before there were scores, or sums of gradients.
+        "scores": no_numbers,
+        "epoch": no_numbers,
+        "sum_keys": tf.constant([], first.key_dtype),
+        "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
+        **content,
+        "parts": tf.convert_to_tensor(parts, tf.int32),
+        "waiting_parts": tf.convert_to_tensor(waiting_parts, tf.int32),
+    }
+    restored, done = [], 0
+    for group in _by_device(tables):
+        handles = [table.resource_handle for table in group]
+        # SavedModel's loader for TF1 restores before it initializes.
+        created = [table.create_at(table.resource_handle) for table in group]
+        with tf.control_dependencies([each for each in created if each is not None]):
+            op = ops.tfra_restore(handles, **fields, first_part=done, part_count=len(tables))
+        restored.append(op)
+        done += len(group)
+    return None if tf.executing_eagerly() else tf.group(*restored)
+
+
+def _require_length(content: Content, table: SavedTable) -> None:
+    """Raises ValueError if saved rows are of another length. Where it is unknown, the op does."""
+    saved = content["values"].shape
+    if saved.rank == 2 and saved[1] not in (None, table.dim):
+        owner = None if table.owner is None else table.owner()
+        raise ValueError(
+            f"{(owner or table).name!r} has rows of length {table.dim}. Received: a checkpoint "
+            f"with rows of length {saved[1]}. Restore it into one of that length: `dim`, or "
+            "`embedding_size` of a layer."
+        )
+
+
+def _op_on(op: Any, tables: Sequence[SavedTable], name: str | None, **attributes: Any) -> Any:
+    """Runs an op on tables that are on one device."""
+    first = tables[0]
+    creators = [creator for table in tables for creator in table.creators()]
+    with tf.control_dependencies(creators):
+        return op([t.resource_handle for t in tables], Tk=first.key_dtype, name=name, **attributes)
+
+
+def _by_device(tables: Sequence[SavedTable]) -> list[list[SavedTable]]:
+    """Neighbours on the same device together."""
+    groups: list[list[SavedTable]] = []
+    for table in tables:
+        device = table.resource_handle.device
+        if groups and groups[-1][0].resource_handle.device == device:
+            groups[-1].append(table)
+        else:
+            groups.append([table])
+    return groups
+
+
+def _concat(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=0)

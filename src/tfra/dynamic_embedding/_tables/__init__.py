@@ -1,0 +1,1 @@
+"""Hash tables of the engine as resources of TensorFlow."""

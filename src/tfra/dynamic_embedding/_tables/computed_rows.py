@@ -1,0 +1,129 @@
+"""Initial rows that TensorFlow, Keras or the user's own code computes, for missing keys only."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tfra.dynamic_embedding._platform.keras import keras
+from tfra.dynamic_embedding._platform.tf import tf
+
+# From keys, all different, to their rows: (n) to (n, dim).
+RowsOf = Callable[[tf.Tensor], tf.Tensor]
+
+
+def computed_rows(function: Callable[..., Any], dtype: tf.DType, dim: int, seed: int) -> RowsOf:
+    """Returns how an initializer that the engine does not have makes rows.
+
+    One of Keras that draws random numbers does so for each key by itself, from `seed` and the key.
+    Any other is asked for as many rows as keys are missing.
+
+    Args:
+        function: Takes nothing, a shape, or a shape and a dtype.
+        dtype: The value type.
+        dim: The length of a row.
+        seed: What rows depend on besides their keys.
+    """
+    if not (isinstance(function, keras.initializers.Initializer) and hasattr(function, "seed")):
+        call = _of_shape(function, dtype)
+        return lambda keys: _called_for_all(call, keys, dtype, dim)
+
+    def row(key_seed: tf.Tensor) -> tf.Tensor:
+        seeded = copy.copy(function)
+        seeded.seed = _KeySeed(key_seed)
+        return tf.cast(_of_shape(seeded, dtype)([1, dim]), dtype)
+
+    return _rows_by_key(row, dtype, dim, seed)
+
+
+def uniform_integers(low: float, high: float, dtype: tf.DType, dim: int, seed: int) -> RowsOf:
+    """Returns how rows of integers in [low, high) are drawn, from `seed` and the key."""
+
+    def row(key_seed: tf.Tensor) -> tf.Tensor:
+        drawn = tf.random.stateless_uniform([dim], key_seed, int(low), int(high), tf.int64)
+        return tf.cast(drawn, dtype)
+
+    return _rows_by_key(row, dtype, dim, seed)
+
+
+# The engine's kStringHashKey: the engine knows a string key by SipHash-2-4 with this key, which is
+# what to_hash_bucket_strong computes. Nobody can make many strings that share a row.
+STRING_HASH_KEY = (0x243F6A8885A308D3, 0x13198A2E03707344)
+
+
+def _rows_by_key(
+    row: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType, dim: int, seed: int
+) -> RowsOf:
+    """Returns a function that makes each key's row from a seed of its own."""
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def rows(keys: tf.Tensor) -> tf.Tensor:
+        if keys.dtype == tf.string:
+            numbers = tf.strings.to_hash_bucket_strong(keys, 2**63 - 1, STRING_HASH_KEY)
+        else:
+            numbers = tf.cast(keys, tf.int64)
+        halves = np.array([seed], np.int64).view(np.int32)
+        seeds = tf.bitwise.bitwise_xor(tf.bitcast(numbers, tf.int32), halves)
+        return tf.map_fn(
+            lambda key_seed: tf.reshape(row(key_seed), [dim]),
+            seeds,
+            fn_output_signature=tf.TensorSpec([dim], dtype),
+        )
+
+    return rows
+
+
+class _KeySeed(keras.random.SeedGenerator):  # type: ignore[misc]
+    """In the place of an initializer's seed: what one key draws from, each time the same."""
+
+    def __init__(self, seed: tf.Tensor) -> None:  # Without the state that super() would make.
+        self._of_key = seed
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        return self._of_key
+
+
+def _called_for_all(
+    call: Callable[[Any], Any], keys: tf.Tensor, dtype: tf.DType, dim: int
+) -> tf.Tensor:
+    """Has a function make as many rows as there are keys."""
+    if tf.executing_eagerly():
+        return tf.cast(tf.convert_to_tensor(call([int(tf.size(keys)), dim])), dtype)
+    try:
+        return tf.cast(tf.convert_to_tensor(call([tf.size(keys), dim])), dtype)
+    except (TypeError, ValueError):
+        pass  # It needs numbers for a shape; in a graph it is not known how many keys are missing.
+    if not tf.is_tensor(call([1, dim])):
+        # It computes outside of TensorFlow, and would be asked only while the graph is made.
+        def made(count: int) -> np.ndarray[Any, Any]:
+            return np.asarray(call([int(count), dim])).astype(dtype.as_numpy_dtype)
+
+        return tf.numpy_function(made, [tf.size(keys)], dtype)
+    return tf.map_fn(
+        lambda _: tf.cast(tf.reshape(call([1, dim]), [dim]), dtype),
+        tf.range(tf.size(keys)),
+        fn_output_signature=tf.TensorSpec([dim], dtype),
+    )
+
+
+def _of_shape(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:
+    """Returns a function of a shape alone."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # As of functions that are not written in Python.
+        return function
+    if not parameters:
+        return lambda shape: tf.broadcast_to(function(), shape)
+    kinds = inspect.Parameter
+    if any(p.name == "dtype" or p.kind is kinds.VAR_KEYWORD for p in parameters):
+        return lambda shape: function(shape, dtype=dtype)
+    positional = [
+        p
+        for p in parameters
+        if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return function if len(positional) < 2 else lambda shape: function(shape, dtype)

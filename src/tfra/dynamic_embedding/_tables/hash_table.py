@@ -1,0 +1,428 @@
+"""What the table classes share: a hash table of the engine as a TensorFlow resource."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from typing import Any
+
+from tfra._shared import arrays, limits
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.tf import (
+    ANONYMOUS,
+    SAVE_FOR_CHECKPOINT,
+    Saveable,
+    in_plain_graph,
+    load_as,
+    ops,
+    tf,
+)
+from tfra.dynamic_embedding._saving.content import content_of, export_tables
+from tfra.dynamic_embedding._saving.loaded import LoadedTable
+from tfra.dynamic_embedding._tables.initializers import (
+    ConstantRow,
+    NewRows,
+    RandomRows,
+    constant_row,
+)
+from tfra.dynamic_embedding._tables.shown_tables import ShownTables
+from tfra.dynamic_embedding._tables.table_saving import TableSaving
+from tfra.dynamic_embedding._tables.table_training import TableTraining
+from tfra.dynamic_embedding._tables.table_upkeep import TableUpkeep
+
+
+class HashTable(
+    TableSaving,
+    TableTraining,
+    TableUpkeep,
+    ShownTables,
+    tf.saved_model.experimental.TrackableResource,  # type: ignore[misc]
+):
+    """A mutable hash table of the engine, as a TensorFlow resource.
+
+    The base of the table classes. A table made with a scalar default value holds scalars; one made
+    with a vector holds rows of its length.
+    """
+
+    def __init_subclass__(cls) -> None:
+        # Calls go through a metaclass of TensorFlow's, which would hide the arguments.
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str,
+        checkpoint: bool,
+        capacity: int,
+        device: str,
+    ) -> None:
+        if checkpoint and not name:
+            raise ValueError(f"A table with checkpoint=True needs a `name`. Received: {name!r}")
+        self._key_dtype = arguments.key_dtype(key_dtype)
+        self._value_dtype = arguments.value_dtype(value_dtype)
+        if not isinstance(default_value, NewRows):
+            arrays.refuse_mask(default_value, "default_value")
+            default_value = NewRows(constant_row(default_value, self._value_dtype, None))
+        self._initial: ConstantRow | RandomRows = default_value.initial
+        self._metadata = default_value.metadata
+        self._admission = default_value.admission
+        if isinstance(self._initial, ConstantRow):
+            self._row_shape = list(self._initial.row.shape)
+        else:
+            self._row_shape = [self._initial.dim]
+        self._dim = self._row_shape[0] if self._row_shape else 1
+        if not 1 <= self._dim <= limits.MAX_DIM:
+            raise ValueError(
+                f"`default_value` must have between 1 and {limits.MAX_DIM} elements. Received: "
+                f"{self._dim}"
+            )
+        self._capacity = arguments.integer(capacity, "init_size", 0, limits.MAX_KEYS)
+        self._name = name or type(self).__name__
+        self._checkpoint = bool(checkpoint)
+        self._shared_name: str | None = None
+        self._creator: Any = None
+        # The Variable it belongs to: a function that returns it, or None if it is gone.
+        self.owner: Any = None
+        self.trained = False  # Whether an optimizer has met it.
+        self._row: tf.Tensor | None = None
+        with tf.init_scope():
+            if in_plain_graph():
+                with tf.compat.v1.name_scope(None):
+                    self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
+                self._shared_name = self._name
+            super().__init__(device=_host_of(device))
+            _ = self.resource_handle  # Created now, where the table is made.
+            if in_plain_graph():
+                self._initialize_in_graph()
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """The table key dtype."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The table value dtype."""
+        return self._value_dtype
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self._name
+
+    @property
+    def dim(self) -> int:
+        """The length of a row; 1 for a table of scalars."""
+        return self._dim
+
+    @property
+    def row_shape(self) -> list[int]:
+        """The shape of a row: `[dim]`, or `[]` for a table of scalars."""
+        return list(self._row_shape)
+
+    def _shown_tables(self) -> list[HashTable]:
+        return [self]
+
+    def _trained_by(self) -> str | None:
+        owner = None if self.owner is None else self.owner()
+        return None if owner is None else owner.trained_by
+
+    # --- The resource. See TrackableResource: TensorFlow calls these when it saves and loads.
+
+    def _create_resource(self) -> tf.Tensor:
+        name = self._shared_name
+        if name is None:
+            # Names inside functions are prefixed when a SavedModel is loaded, so that each must be
+            # unique beforehand.
+            name = ANONYMOUS if tf.executing_eagerly() else f"tfra_{uuid.uuid4().hex}"
+        # In a graph the op has the table's name: TensorFlow looks collections up by it.
+        op_name = None if self._shared_name is None else f"{name}/"
+        handle = tf.raw_ops.VarHandleOp(shared_name=name, dtype=tf.int64, shape=[1], name=op_name)
+        if not in_plain_graph():
+            self.create_at(handle)
+        return handle
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def create_at(self, handle: tf.Tensor) -> Any:
+        """Makes the table unless it is there, and lets the resource behind the handle own it."""
+        token = ops.tfra_table_create(
+            handle,
+            key_dtype=self._key_dtype,
+            value_dtype=self._value_dtype,
+            dim=self._dim if self._row_shape else 0,
+            capacity=self._capacity,
+            initializer=self._initial.attribute(),
+            metadata=self._metadata,
+            admission=self._admission.text() if self._admission else "",
+            **self._create_options(),
+        )
+        return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+
+    def _create_options(self) -> dict[str, Any]:
+        """More attributes of the op that makes the table."""
+        return {}
+
+    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        return []
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
+        if self in object_map:  # By the Variable that it belongs to.
+            return [self.resource_handle]
+        return super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
+
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        children = super()._trackable_children(save_type, **kwargs)
+        owner = None if self.owner is None else self.owner()
+        if save_type != SAVE_FOR_CHECKPOINT and owner is not None:
+            # Some, such as Keras, save the resources they find, but not what those belong to.
+            children["owner"] = owner
+        return children
+
+    def _initialize(self) -> Any:
+        return self.create_at(self.resource_handle)
+
+    def _destroy_resource(self) -> None:
+        if self.trained and tf.executing_eagerly():
+            # The token goes, and the table with it, even if a graph holds on to the handle: of
+            # training steps TensorFlow keeps some for ever.
+            no_token = tf.zeros([0], tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=no_token)
+        tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
+
+    def _initialize_in_graph(self) -> None:
+        """In a graph, every op of the table runs after the one that creates it."""
+        with tf.device(self._resource_device):
+            self._creator = self._initialize()
+        keys = tf.compat.v1.GraphKeys
+        tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, self._creator)
+        if self._checkpoint:
+            saveable = Saveable(self._name, content_of([self]), self.restore_rows)
+            tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, saveable)
+
+    def creators(self) -> list[Any]:
+        """Returns the ops that must have run before another finds the table made."""
+        if self._creator is None or tf.executing_eagerly():
+            return []
+        if tf.inside_function():
+            # The functions of tf.data do not wait for ops outside.
+            return [self.create_at(self.resource_handle)]
+        return [self._creator]
+
+    def _ready(self) -> Any:
+        """A context in which ops find the table made."""
+        return tf.control_dependencies(self.creators())
+
+    # --- The methods of the reference page.
+
+    def insert(self, keys: Any, values: Any, name: str | None = None) -> Any:
+        """Associates `keys` with `values`. Of equal keys the last one stays.
+
+        Args:
+            keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
+            values: Values to be associated with keys, of the shape of `keys`, followed by the
+                length of a row unless the table holds scalars.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or `values` doesn't match the table data types.
+            ValueError: when the shape of `values` is wrong.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        values = arguments.values_tensor(values, self._value_dtype)
+        arguments.check_rows(keys, values, self._row_shape, "values")
+        with self._ready():
+            return ops.tfra_insert(
+                self.resource_handle, keys, values, scores=self._scores(keys), name=name
+            )
+
+    def lookup(
+        self,
+        keys: Any,
+        dynamic_default_values: Any = None,
+        return_exists: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Looks up `keys` in a table, outputs the corresponding values.
+
+        The `default_value` is used for keys not present in the table.
+
+        Args:
+            keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
+            dynamic_default_values: The values to use if a key is missing in the table: one row, or
+                a row for each key, in the shape of `keys`. One row may have a dimension of 1 before
+                it, and rows for keys of a higher rank may come one after the other, if that is
+                known when a function is traced. If None (by default), the table's default value is
+                used.
+            return_exists: if True, returns an additional Tensor which tells which keys are in the
+                table.
+            name: A name for the operation (optional).
+
+        Returns:
+            A tensor of the values, in the shape of `keys`, followed by the length of a row unless
+            the table holds scalars. With `return_exists`, a pair of that and a bool tensor of the
+            shape of `keys`.
+
+        Raises:
+            TypeError: when `keys` or the default values do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        if dynamic_default_values is not None:
+            rows = arguments.default_rows(
+                keys, dynamic_default_values, self._value_dtype, self._row_shape
+            )
+            one_row = rows.shape.rank == len(self._row_shape) and keys.shape.rank != 0
+            op = "tfra_lookup" if one_row else "tfra_lookup_with_defaults"
+        else:
+            op = "tfra_lookup_initial" if isinstance(self._initial, RandomRows) else "tfra_lookup"
+            rows = self._default_row()
+        if return_exists:
+            op += "_exists"
+        with self._ready():
+            result = getattr(ops, op)(self.resource_handle, keys, rows, name=name)
+        return (result.values, result.exists) if return_exists else result
+
+    def _default_row(self) -> tf.Tensor:
+        """The row for missing keys; of random ones, its shape is all that counts."""
+        if tf.executing_eagerly() and self._row is not None:
+            return self._row
+        if isinstance(self._initial, ConstantRow):
+            row = tf.constant(self._initial.row, self._value_dtype, self._row_shape)
+        else:
+            row = tf.zeros(self._row_shape, self._value_dtype)
+        if tf.executing_eagerly():
+            self._row = row
+        return row
+
+    def __getitem__(self, keys: Any) -> tf.Tensor:
+        """Looks up `keys` in a table, outputs the corresponding values."""
+        return self.lookup(keys)
+
+    # Python would call __getitem__ with 0, 1, 2 and so on, and never come to an end.
+    __iter__ = None
+    __contains__ = None
+
+    def accum(
+        self,
+        keys: Any,
+        values_or_deltas: Any,
+        exists: Any,
+        name: str | None = None,
+        new_keys: str = "insert",
+    ) -> Any:
+        """Adds to the values of keys that are there, and inserts those that are not.
+
+        A key that is there and whose `exists` is true gets its delta added; one that is missing and
+        whose `exists` is false is inserted with the value. The others are left alone: they came or
+        went since `exists` was found out.
+
+        Args:
+            keys: Keys to accumulate. Can be a tensor of any shape. Must match the table's key type.
+            values_or_deltas: Of the same shape as for `insert`.
+            exists: A bool tensor of the shape of `keys`.
+            name: A name for the operation (optional).
+            new_keys: "insert", or "admit" for those only that admission lets in.
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` or `values_or_deltas` doesn't match the table data types, or the
+                values are strings.
+        """
+        if self._value_dtype == tf.string:
+            raise TypeError("Strings can't be accumulated. Received: a table of string values")
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        deltas = arguments.values_tensor(values_or_deltas, self._value_dtype, "values_or_deltas")
+        exists = arguments.values_tensor(exists, tf.bool, "exists")
+        arguments.check_rows(keys, deltas, self._row_shape, "values_or_deltas")
+        arguments.check_rows(keys, exists, [], "exists")
+        with self._ready():
+            return ops.tfra_accumulate(
+                self.resource_handle,
+                keys,
+                deltas,
+                exists,
+                scores=self._scores(keys),
+                new_keys=new_keys,
+                name=name,
+            )
+
+    def remove(self, keys: Any, name: str | None = None) -> Any:
+        """Removes `keys` and its associated values from the table.
+
+        If a key is not present in the table, it is silently ignored.
+
+        Args:
+            keys: Keys to remove. Can be a tensor of any shape. Must match the table's key type.
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        with self._ready():
+            return ops.tfra_remove(self.resource_handle, keys, name=name)
+
+    def clear(self, name: str | None = None) -> Any:
+        """Removes all keys and values from the table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            The created Operation.
+        """
+        with self._ready():
+            return ops.tfra_clear(self.resource_handle, name=name)
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns tensors of all keys and values in the table.
+
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A pair of tensors with the first tensor containing all keys and the second tensors
+            containing all values in the table.
+        """
+        keys, values = export_tables([self], name=name)
+        return keys, values if self._row_shape else tf.reshape(values, [-1])
+
+    def size(self, name: str | None = None) -> tf.Tensor:
+        """Compute the number of elements in this table.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A scalar tensor containing the number of elements in this table.
+        """
+        with self._ready():
+            return ops.tfra_size(self.resource_handle, name=name)
+
+
+load_as("Table", HashTable, LoadedTable)
+
+
+def _host_of(device: str) -> str:
+    """The CPU of a device's machine: tables are in its memory."""
+    if not isinstance(device, str):
+        raise TypeError(f"`device`: expected the name of a device, received {device!r}")
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return device
+    return spec.replace(device_type="CPU", device_index=0).to_string()

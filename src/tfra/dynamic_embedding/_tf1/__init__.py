@@ -1,0 +1,1 @@
+"""Graphs, Sessions and optimizers of TensorFlow 1."""

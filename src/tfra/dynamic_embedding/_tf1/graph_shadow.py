@@ -1,0 +1,96 @@
+"""What stands for a Variable in training in a graph of TF1 style."""
+
+from __future__ import annotations
+
+import threading
+
+from tfra.dynamic_embedding._platform.tf import (
+    ResourceVariable,
+    in_control_flow,
+    in_plain_graph,
+    tape_may_record,
+    tf,
+)
+from tfra.dynamic_embedding._training import model_mode
+from tfra.dynamic_embedding._training.row_gradients import graphs_of_branches
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper
+from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+updating_tables = threading.local()  # .now: whether an optimizer that can is at work.
+
+
+class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]
+    """Stands for a `Variable` in a graph of TF1 style, among its trainable variables."""
+
+    def __init__(self, params: TrainedVariable, name: str) -> None:
+        keys = tf.compat.v1.GraphKeys
+        collections = [keys.LOCAL_VARIABLES]
+        if params.trainable:
+            collections.append(keys.TRAINABLE_VARIABLES)
+        super().__init__(
+            # One row, by which optimizers show what their slots start with.
+            initial_value=lambda: tf.zeros([1, params.dim], params.value_dtype),
+            trainable=params.trainable,
+            collections=collections,
+            name=name,
+        )
+        self._params = lambda: params
+        self.max_norm = None
+        self._rows: tf.Tensor | None = None
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        return self.trainable and model_mode.get_model_mode() != model_mode.ModelMode.INFERENCE
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        if not in_plain_graph():
+            graphs_of_branches.add(tf.compat.v1.get_default_graph())
+        elif tape_may_record():
+            ResourceVariable.read_value(self)  # A tape watches what is read.
+        return self.handle
+
+    # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.
+
+    def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
+        """Remembers the keys of a lookup, and its rows. Of a pooled one they are still to be found.
+
+        That is done here, in the context of the lookup, and costs nothing if nobody asks for them.
+        """
+        super().note_lookup(ids)
+        if not in_plain_graph() or in_control_flow():
+            return
+        if rows is None:
+            self.lookup(ids)
+        else:
+            self._rows = tf.reshape(rows, [-1, self.params.dim])
+
+    def value(self) -> tf.Tensor:
+        """Returns the rows of the last lookup, `[n, dim]`; without one, the variable's own."""
+        return self.read_value() if self._rows is None else self._rows
+
+    def _as_graph_element(self) -> tf.Tensor:
+        return self.value()
+
+    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
+        """Looks up the rows of `ids`; without any, and in branches, reads the variable itself.
+
+        Args:
+            do_prefetch: Not used: rows are read and updated where they are.
+        """
+        if self.ids is None or in_control_flow():  # TensorFlow does so for averages.
+            return ResourceVariable.read_value(self)
+        return super().read_value(do_prefetch)
+
+    @property
+    def constraint(self) -> None:
+        """Asked for by optimizers before they apply a sparse gradient.
+
+        Raises:
+            TypeError: If the optimizer would train this variable and not the table.
+        """
+        if not vars(updating_tables).get("now"):
+            raise TypeError(
+                f"{self.params.name!r} is a table, which optimizers of tf.compat.v1 train only if "
+                "they are wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
+            )

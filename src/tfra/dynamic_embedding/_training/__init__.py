@@ -1,0 +1,1 @@
+"""Shadows of variables, and the optimizers of Keras that train tables."""

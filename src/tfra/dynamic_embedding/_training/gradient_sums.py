@@ -1,0 +1,111 @@
+"""Gradients of rows that wait for an optimizer's step, with `gradient_accumulation_steps`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra import optimizers
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._saving.content import Content, content_types
+from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator
+from tfra.dynamic_embedding._tables.rules import Claimant, params_text, rule_text
+
+# The engine adds gradients up by this step, and changes their sign.
+_SUBTRACT = optimizers.SGD(learning_rate=1.0)
+
+
+class GradientSums:
+    """For each key that waits, the sum of its gradients.
+
+    Args:
+        key_dtype: Of the keys.
+        value_dtype: Of the rows; sums are not narrower than float32.
+        dim: The length of a row.
+        name: A name for the table of sums.
+    """
+
+    def __init__(self, key_dtype: tf.DType, value_dtype: tf.DType, dim: int, name: str) -> None:
+        with tf.init_scope():
+            self._table = CuckooHashTableCreator().create(
+                key_dtype=key_dtype,
+                value_dtype=arguments.compute_dtype(value_dtype),
+                default_value=[0.0] * dim,
+                name=name,
+                checkpoint=False,
+            )
+        self._table.trained = True
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Of the sums."""
+        return self._table.value_dtype
+
+    def size(self) -> tf.Tensor:
+        """Returns the number of keys that wait."""
+        return self._table.size()
+
+    def claim(self, optimizer: Claimant, step: tf.Tensor) -> list[Any]:
+        """Says whose sums these are; see `HashTable.claim`. The first step forgets all others."""
+        return self._table.claim(optimizer, step, "rows")
+
+    def add(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Adds gradients to the sums of their keys, which may repeat."""
+        self._table.apply_gradients(
+            keys,
+            tf.cast(gradients, self.dtype),
+            rule=rule_text(_SUBTRACT),
+            params=params_text(_SUBTRACT),
+            learning_rate=tf.constant(1.0, tf.float64),
+            step=tf.constant(1, tf.int64),
+        )
+
+    def take(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns all keys and their sums, which are forgotten."""
+        keys, negative = self._table.export()
+        with tf.control_dependencies([keys]):
+            self._table.clear()
+        # In an order that does not depend on what was in the table before, or in another process:
+        # a norm of all rows would not be the same to the last bit.
+        numbers = keys
+        if keys.dtype == tf.string:
+            numbers = tf.strings.to_hash_bucket_fast(keys, tf.int64.max)
+        order = tf.argsort(numbers)
+        return tf.gather(keys, order), -tf.gather(negative, order)
+
+    def content(self) -> Content:
+        """Returns what is saved."""
+        keys, negative = self._table.export()
+        return {"sum_keys": keys, "sums": negative}
+
+    def restore(self, content: Content) -> list[Any]:
+        """Replaces all sums by what `content` returned, and returns the ops that do."""
+        keys = content["sum_keys"]
+        n = tf.size(keys)
+        types = content_types(self._table.key_dtype, self.dtype)
+        rows = {
+            "keys": keys,
+            "values": content["sums"],
+            "slots": tf.zeros([n, 0], types["slots"]),
+            "metadata": tf.zeros([n, 0], types["metadata"]),
+            "rule": tf.constant(["none"]),
+            "waiting_keys": tf.constant([], types["waiting_keys"]),
+            "waiting_seen": tf.zeros([0, 2], types["waiting_seen"]),
+            "waiting_filter": tf.zeros([0], types["waiting_filter"]),
+        }
+        restored = self._table.restore_rows(rows)
+        return [] if restored is None else [restored]
+
+
+def sum_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:
+    """Returns the dtypes of what `GradientSums.content` returns."""
+    return {"sum_keys": key_dtype, "sums": arguments.compute_dtype(value_dtype)}
+
+
+def no_sums(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Content:
+    """Returns the content of sums of no keys."""
+    keys = tf.constant([], key_dtype)
+    sums = tf.zeros([0, dim], arguments.compute_dtype(value_dtype))
+    # In a SavedModel these stand for any number: its files are written without asking them.
+    free = tf.compat.v1.placeholder_with_default
+    return {"sum_keys": free(keys, [None]), "sums": free(sums, [None, dim])}

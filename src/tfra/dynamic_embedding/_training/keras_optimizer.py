@@ -1,0 +1,373 @@
+"""How optimizers of Keras 3 come to update tables.
+
+`adopt` puts `TrainsTables` in front of an optimizer's class: the gradients of stand-ins are taken
+out of each step, clipped and decayed together with those of dense variables, and applied to the
+tables. It happens to any optimizer by itself: when a layer is called in a compiled model, or when
+the optimizer first asks a stand-in for `value` or `overwrite_with_gradient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import uuid
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from tfra import optimizers as engine
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras, take_name_of
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._tables.rules import (
+    Claimant,
+    CustomRule,
+    EngineRule,
+    params_text,
+)
+from tfra.dynamic_embedding._training.minimize import Minimizes
+from tfra.dynamic_embedding._training.row_gradients import sum_gradients
+from tfra.dynamic_embedding._training.row_optimizer import RowOptimizer, refuse_whole_variable
+from tfra.dynamic_embedding._training.rowwise_adagrad import RowwiseAdagrad
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper
+from tfra.dynamic_embedding._training.slot_variables import TableOptimizer
+from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+# Optimizers that the engine has a kernel for. Subclasses may do something else.
+_ENGINE_RULES = {
+    keras.optimizers.SGD: engine.SGD,
+    keras.optimizers.Adagrad: engine.Adagrad,
+    keras.optimizers.Adam: engine.Adam,
+    keras.optimizers.AdamW: engine.AdamW,
+    keras.optimizers.Adamax: engine.Adamax,
+    keras.optimizers.Nadam: engine.Nadam,
+    keras.optimizers.RMSprop: engine.RMSprop,
+    keras.optimizers.Adadelta: engine.Adadelta,
+    keras.optimizers.Ftrl: engine.Ftrl,
+    keras.optimizers.Lion: engine.Lion,
+    RowwiseAdagrad: engine.RowwiseAdagrad,
+}
+
+# Processes that run the same program on the tables of a server have optimizers of the same names.
+_WORKER = uuid.uuid4().hex
+
+
+@dataclasses.dataclass(frozen=True)
+class TableGradient:
+    """The gradient of some rows of a table. Keys may repeat."""
+
+    stand_in: TrainableWrapper
+    keys: tf.Tensor
+    values: tf.Tensor
+
+    def summed(self) -> TableGradient:
+        """With each key once."""
+        keys, values = sum_gradients(self.keys, self.values)
+        return TableGradient(self.stand_in, keys, values)
+
+
+# Of classes that come before an optimizer's own, which mypy is not told of.
+_Base: Any = object
+
+
+class _Step(threading.local):
+    """The tables' part of the step that a thread is taking: replicas are threads."""
+
+    def __init__(self) -> None:
+        self.given: list[TableGradient] = []
+        self.clipped: list[TableGradient] = []
+        self.decayed: set[int] = set()
+
+
+_step = _Step()
+
+
+@contextlib.contextmanager
+def _taking_step(gradients: list[TableGradient]) -> Iterator[None]:
+    before = (_step.given, _step.clipped, _step.decayed)
+    _step.given, _step.clipped, _step.decayed = gradients, gradients, set()
+    try:
+        yield
+    finally:
+        _step.given, _step.clipped, _step.decayed = before
+
+
+class _LossScale(float):
+    """A number that `tf.IndexedSlices` can be divided by."""
+
+    def __rtruediv__(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / tf.cast(float(self), gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return float.__rtruediv__(self, gradient)
+
+
+class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
+    """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
+
+    plain_class: type
+    bp_v2 = False
+
+    @property
+    def loss_scale_factor(self) -> _LossScale | None:
+        """As Keras has it."""
+        factor = self.__dict__.get("loss_scale_factor")
+        return None if factor is None else _LossScale(factor)
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float | None) -> None:
+        self.__dict__["loss_scale_factor"] = factor
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        dense: list[tuple[Any, Any]] = []
+        tables: dict[int, TableGradient] = {}
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if isinstance(variable, TrainableWrapper):
+                tables.setdefault(id(variable), _table_gradient(variable, gradient))
+            else:
+                dense.append((gradient, variable))
+        if tables:
+            refuse_whole_variable(self.plain_class)
+        gradients = list(tables.values())
+        # In a graph too, nothing is updated before it is known that all may be.
+        claims = [op for gradient in gradients for op in self._claim(gradient.stand_in)]
+        claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
+        for stand_in in self._take_expected():
+            if id(stand_in) not in tables:
+                stand_in.warn_if_untrained()
+        with tf.control_dependencies(claimed), _taking_step(gradients):
+            if claimed:
+                tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
+            super()._backend_apply_gradients(
+                [gradient for gradient, _ in dense], [variable for _, variable in dense]
+            )
+
+    def _take_expected(self) -> list[TrainableWrapper]:
+        """Those that were looked up in the model that this one trains, since the last step."""
+        expected = [stand_in() for stand_in in self.__dict__.pop("_expected_stand_ins", ())]
+        return [stand_in for stand_in in expected if stand_in is not None]
+
+    def __reduce__(self) -> Any:
+        function, *rest = super().__reduce__()
+        return getattr(self.plain_class, function.__name__), *rest
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        tables, steps = _step.given, self.gradient_accumulation_steps
+        if steps:
+            tables = [_with_sums(gradient, steps) for gradient in tables]
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
+            tables = [gradient.summed() for gradient in tables]
+            grads = [*grads, *(gradient.values for gradient in tables)]
+            grads = super()._clip_gradients(grads)
+            count = len(grads) - len(tables)
+            clipped = zip(tables, grads[count:], strict=True)
+            tables = [dataclasses.replace(table, values=values) for table, values in clipped]
+            grads = list(grads[:count])
+        _step.clipped = tables
+        return grads
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        super()._apply_weight_decay(variables)
+        if self.weight_decay is None:
+            return
+        stand_ins = [gradient.stand_in for gradient in _step.clipped]
+        _step.decayed = {id(s) for s in stand_ins if self._use_weight_decay(s)}
+
+    def _backend_update_step(
+        self, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        for gradient in _step.clipped:
+            decay = self.weight_decay if id(gradient.stand_in) in _step.decayed else None
+            _in_all_replicas(
+                gradient, lambda g, decay=decay: self._update_table(g, learning_rate, decay)
+            )
+
+    def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
+        super()._backend_increment_gradient_accumulators(grads, acc_grads)
+        for gradient in _step.given:
+            gradient.stand_in.params.gradient_sums.add(gradient.keys, gradient.values)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        averages = self._model_variables_moving_average
+        pairs = zip(trainable_variables, averages, strict=True)
+        dense = [(v, a) for v, a in pairs if not isinstance(v, TrainableWrapper)]
+        self.__dict__["_model_variables_moving_average"] = [average for _, average in dense]
+        try:
+            super()._update_model_variables_moving_average([v for v, _ in dense])
+        finally:
+            self.__dict__["_model_variables_moving_average"] = averages
+
+    def _update_table(
+        self, gradient: TableGradient, learning_rate: Any, decay: float | None
+    ) -> None:
+        params = gradient.stand_in.params
+        params.trained_by = self.plain_class.__name__
+        gradient.stand_in.note_step()
+        rule = self._rule_in_table(params, decay)
+        self.__dict__.setdefault("_rules_in_tables", weakref.WeakKeyDictionary())[params] = rule
+        if isinstance(rule, EngineRule):
+            params.apply_gradients(
+                gradient.keys,
+                gradient.values,
+                rule=rule.text(),
+                params=params_text(rule.optimizer),
+                learning_rate=tf.cast(learning_rate, tf.float64),
+                step=tf.cast(self.iterations, tf.int64) + 1,
+            )
+            return
+        gradient = gradient.summed()
+        row_optimizer = self._row_optimizer(params)
+
+        def update(rows: tf.Tensor, slots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if decay is not None:
+                rows -= rows * tf.cast(decay, rows.dtype) * tf.cast(learning_rate, rows.dtype)
+            return row_optimizer.step(gradient.values, rows, slots, learning_rate)
+
+        add = self.bp_v2 or params.bp_v2
+        if add and row_optimizer.rule.starts_from_rows:
+            raise NotImplementedError(
+                f"{self.plain_class.__name__} can't train a table with bp_v2=True: its slots start "
+                "as copies of the rows, which can't be added up."
+            )
+        params.update_rows(gradient.keys, update, row_optimizer.rule, add)
+
+    def _claim(self, stand_in: TrainableWrapper) -> list[Any]:
+        """The ops that say that this optimizer is about to train a table."""
+        params, claimant = stand_in.params, self._claimant()
+        # Not `iterations`, which stays the same while gradients are accumulated.
+        step = tf.cast(self._iterations, tf.int64) + 1
+        decays = self.weight_decay is not None and self._use_weight_decay(stand_in)
+        rule = self._rule_in_table(params, self.weight_decay if decays else None)
+        claims = params.claim(claimant, step, "slots" if rule.slots else "nothing")
+        if self.gradient_accumulation_steps:
+            claims += params.gradient_sums.claim(claimant, step)
+        return claims
+
+    def _claimant(self) -> Claimant:
+        unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
+        return Claimant(self.name, unique, _WORKER)
+
+    def _rule_in_table(
+        self, params: TrainedVariable, decay: float | None
+    ) -> CustomRule | EngineRule:
+        optimizer = engine_rule(self, decay)
+        return EngineRule(optimizer, params.dim) if optimizer else self._row_optimizer(params).rule
+
+    def trains(self, params: TrainedVariable) -> tuple[Claimant, CustomRule | EngineRule] | None:
+        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        rule = self.__dict__.get("_rules_in_tables", {}).get(params)
+        return None if rule is None else (self._claimant(), rule)
+
+    def _row_optimizer(self, params: TrainedVariable) -> RowOptimizer:
+        made = self.__dict__.setdefault("_row_optimizers", {})
+        kind = params.dim, arguments.compute_dtype(params.value_dtype).name
+        if kind not in made:
+            made[kind] = RowOptimizer(self, self.plain_class, *kind)
+        return made[kind]
+
+
+class _ChecksTables(_Base):  # type: ignore[misc]
+    """What a LossScaleOptimizer does differently for tables."""
+
+    def check_finite(self, grads: Any) -> Any:
+        """As Keras has it, which would make rows of all keys."""
+        grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        return super().check_finite(grads)
+
+
+_adopted: dict[type, type] = {}
+
+
+def adopt(optimizer: Any) -> Any:
+    """Makes an optimizer of Keras update tables, and returns it. Again is no harm."""
+    cls = type(optimizer)
+    if issubclass(cls, (TrainsTables, _ChecksTables)):
+        return optimizer
+    inner = inner_optimizers(optimizer)
+    for one in inner:
+        adopt(one)
+    if inner and not hasattr(optimizer, "check_finite"):
+        return optimizer  # One of several for different variables, which does nothing itself.
+    if not inner and optimizer.use_ema:
+        warnings.warn(
+            "`use_ema` averages dense variables only: the rows of tables stay as they are.",
+            stacklevel=3,
+        )
+    if cls not in _adopted:
+        mixin = _ChecksTables if inner else TrainsTables
+        adopted = type(cls.__name__, (mixin, cls, Minimizes), {"plain_class": cls})
+        adopted.__module__ = cls.__module__
+        adopted.__qualname__ = cls.__qualname__
+        take_name_of(adopted, cls)
+        _adopted[cls] = adopted
+    object.__setattr__(optimizer, "__class__", _adopted[cls])
+    return optimizer
+
+
+def expect_step(optimizer: Any, stand_in: TrainableWrapper) -> None:
+    """Lets the only optimizer of a model warn if it is not given what its model looks up."""
+    inner = inner_optimizers(optimizer)
+    if len(inner) == 1:
+        expect_step(inner[0], stand_in)
+    elif not inner:
+        expected = adopt(optimizer).__dict__.setdefault("_expected_stand_ins", [])
+        expected.append(weakref.ref(stand_in))
+
+
+def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer | None:
+    """Returns the engine's rule for an optimizer's step; None if it has no such rule."""
+    rule = _ENGINE_RULES.get(optimizer.plain_class)
+    if rule is None:
+        return None
+    names = {field.name for field in dataclasses.fields(rule)}
+    names -= {"learning_rate", "weight_decay", "clipnorm", "clipvalue"}
+    arguments = {name: getattr(optimizer, name) for name in names}
+    try:
+        return rule(**arguments, weight_decay=weight_decay)
+    except ValueError:  # Numbers that Keras takes and the engine does not.
+        return None
+
+
+def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
+    if not isinstance(gradient, tf.IndexedSlices):
+        if getattr(gradient, "shape", None) == (0, stand_in.params.dim):
+            no_keys = tf.zeros([0], stand_in.params.key_dtype)  # A tape was asked for zeros.
+            return TableGradient(stand_in, no_keys, gradient)
+        raise TypeError(
+            f"The gradient of {stand_in!r} must be tf.IndexedSlices, as a tape gives it. "
+            f"Received: {gradient!r}"
+        )
+    values, value_dtype = gradient.values, stand_in.params.value_dtype
+    if values.dtype != value_dtype:
+        values = tf.cast(values, arguments.compute_dtype(value_dtype))
+    return TableGradient(stand_in, gradient.indices, values)
+
+
+def _with_sums(gradient: TableGradient, steps: int) -> TableGradient:
+    """The mean of this gradient and of those that wait, which are forgotten."""
+    sums = gradient.stand_in.params.gradient_sums
+    keys, values = sums.take()
+    keys = tf.concat([gradient.keys, keys], axis=0)
+    values = tf.concat([tf.cast(gradient.values, sums.dtype), values], axis=0)
+    return TableGradient(gradient.stand_in, keys, values / steps)
+
+
+def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
+    """Calls update with the gradients of all replicas together."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        update(gradient)
+        return
+
+    def merged(strategy: Any, keys: Any, values: Any) -> None:
+        local = strategy.experimental_local_results
+        update(
+            TableGradient(
+                gradient.stand_in, tf.concat(local(keys), axis=0), tf.concat(local(values), axis=0)
+            )
+        )
+
+    replica.merge_call(merged, args=(gradient.keys, gradient.values))

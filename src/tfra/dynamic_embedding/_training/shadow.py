@@ -1,0 +1,171 @@
+"""What the stand-ins for a Variable have in common: lookups that gradients flow from."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tfra.dynamic_embedding._platform.tf import (
+    in_control_flow,
+    in_plain_graph,
+    ops,
+    tape_may_record,
+    tf,
+)
+from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+
+class TrainableWrapper:
+    """Stands for a `Variable` where gradients are taken and applied.
+
+    `ShadowVariable` is the one for eager mode, tf.function and Keras. In graphs of TF1 style,
+    `embedding_lookup` makes a variable of TensorFlow that is a `TrainableWrapper` too.
+
+    Attributes:
+        max_norm: If not None, rows longer than this are clipped when they are looked up.
+    """
+
+    name: Any  # Of the variable that it is besides.
+    max_norm: float | None
+    _params: Callable[[], TrainedVariable | None]
+    _ids: tf.Tensor | None = None
+    _ids_in_function: weakref.ref[tf.Tensor] | None = None  # It lives as long as its graph.
+
+    @property
+    def params(self) -> TrainedVariable:
+        """The `Variable` whose rows are trained."""
+        params = self._params()
+        if params is None:
+            raise ReferenceError("The Variable that this stands for is gone.")
+        return params
+
+    def lookup(
+        self, ids: tf.Tensor, training: bool | None = None, max_norm: float | None = None
+    ) -> tf.Tensor:
+        """Looks up rows that gradients flow from, of shape `ids.shape + [dim]`.
+
+        Args:
+            ids: Keys, of any shape.
+            training: Whether the rows will be trained; by default, whether a tape is recording.
+            max_norm: In place of the stand-in's own.
+        """
+        if not self.records():
+            rows = self.params.lookup(ids)
+        else:
+            train = self.is_training(training)
+            rows = self.params.lookup_to_train(ids) if train else self.params.lookup(ids)
+            rows = ops.tfra_trainable_rows(self.gradient_target(), ids, rows)
+        check_max_norm(max_norm)
+        rows = _clip(rows, self.max_norm if max_norm is None else max_norm)
+        self.note_lookup(ids, rows)
+        return rows
+
+    # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
+
+    def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
+        """Remembers the keys of a lookup. Those in functions and branches are known there only.
+
+        Args:
+            ids: The keys.
+            rows: Their rows, where these were not pooled.
+        """
+        del rows
+        if tf.executing_eagerly():
+            self._ids = ids
+        elif tf.inside_function():
+            self._ids_in_function = weakref.ref(ids)
+        elif not in_control_flow():
+            with tf.name_scope(f"{self.params.name}_ids"):
+                self._ids = tf.reshape(ids, [-1])
+
+    @property
+    def ids(self) -> tf.Tensor | None:
+        """The keys of the last lookup, a vector; None if there was none here.
+
+        In a function these are the keys of its own last lookup.
+        """
+        ids = self._ids
+        if tf.inside_function():
+            ids = self._ids_in_function() if self._ids_in_function is not None else None
+            if ids is None or ids.graph is not tf.compat.v1.get_default_graph():
+                return None
+        if ids is None or in_plain_graph():
+            return ids
+        return tf.reshape(ids, [-1])
+
+    def prefetch_values(self, update: bool = False) -> tf.Tensor:
+        """Looks up the rows of `ids` as they are now, of shape `[n, dim]`.
+
+        Args:
+            update: Not used: no older rows are kept.
+
+        Raises:
+            ValueError: If there are no `ids`.
+        """
+        del update
+        ids = self.ids
+        if ids is None:
+            raise ValueError(
+                f"The ids of the last lookup of {self.params.name!r} are not known here: expected "
+                "one before this, in the same function or outside of all. Use what the lookup "
+                "returned."
+            )
+        return self.lookup(ids)
+
+    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
+        """Does what `prefetch_values` does.
+
+        Args:
+            do_prefetch: Not used: rows are read and updated where they are.
+        """
+        return self.prefetch_values(do_prefetch)
+
+    def transform(self, result: tf.Tensor) -> tf.Tensor:
+        """Returns rows, clipped to `max_norm`."""
+        return _clip(result, self.max_norm)
+
+    def update_op(self, v0: Any = None) -> Any:
+        """Does nothing: optimizers update rows where they are, and have none to write back.
+
+        Args:
+            v0: Not used.
+
+        Returns:
+            None, or in a graph an op.
+        """
+        del v0
+        return None if tf.executing_eagerly() else tf.no_op()
+
+    def size(self) -> tf.Tensor:
+        """Returns the number of keys of the `Variable`."""
+        return self.params.size()
+
+    def note_step(self) -> None:
+        """Called by optimizers when they update the rows."""
+
+    def warn_if_untrained(self) -> None:
+        """Warns if rows were looked up for training and no optimizer updated them."""
+
+    @staticmethod
+    def is_training(training: bool | None) -> bool:
+        """Returns what was said, or whether gradients are being recorded here."""
+        return tape_may_record() or in_plain_graph() if training is None else bool(training)
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        raise NotImplementedError
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        raise NotImplementedError
+
+
+def _clip(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
+
+
+def check_max_norm(max_norm: float | None) -> None:
+    """Raises ValueError unless it is None or a positive number."""
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"`max_norm`: expected None or a number > 0, received {max_norm}")

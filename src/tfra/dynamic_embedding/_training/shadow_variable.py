@@ -1,0 +1,249 @@
+"""What stands for a Variable in training: an empty variable that gradients of rows go to.
+
+Optimizers and gradient tapes know variables, not tables. So a Variable gets a stand-in, a trainable
+variable without rows. A lookup through it is a lookup of the Variable, and the gradient of its
+result with respect to the stand-in is `tf.IndexedSlices(gradients of rows, keys)`. Whatever Keras
+does to dense variables (slots, averages, constraints) it may do to the stand-in, to no effect.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from tfra.dynamic_embedding._platform.keras import (
+    calling_optimizer,
+    compiled_optimizer,
+    is_rebuilding,
+    keras,
+    require_backend,
+)
+from tfra.dynamic_embedding._platform.tf import (
+    SAVE_FOR_CHECKPOINT,
+    AutoTrackable,
+    tape_may_record,
+    tf,
+    write_plain_object,
+)
+from tfra.dynamic_embedding._saving.weights_array import EmptyWithContent, from_bytes, to_bytes
+from tfra.dynamic_embedding._training import model_mode
+from tfra.dynamic_embedding._training.keras_optimizer import adopt, expect_step
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper, check_max_norm
+from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+# Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
+_MANY_LOOKUPS = 100
+
+
+class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
+    """Stands for a `Variable` in training, like a variable of Keras without rows.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> shadow = de.shadow_ops.ShadowVariable(de.Variable(dim=2, initializer=1.0))
+    >>> optimizer = keras.optimizers.SGD(0.5)
+    >>> with tf.GradientTape() as tape:
+    ...     loss = tf.reduce_sum(de.shadow_ops.embedding_lookup(shadow, tf.constant([7], tf.int64)))
+    >>> optimizer.apply([tape.gradient(loss, shadow)], [shadow])
+    >>> shadow.params.lookup([7]).numpy().tolist()
+    [[0.5, 0.5]]
+
+    Args:
+        params: The `Variable` whose rows are trained.
+        name: Its name.
+        max_norm: If not None, rows longer than this are clipped when they are looked up.
+        trainable: Whether optimizers update the rows.
+        distribute_strategy: A `tf.distribute.Strategy` in whose scope it is made.
+
+    Raises:
+        TypeError: If `params` is not a `Variable`, or its values can't be trained.
+    """
+
+    def __init__(
+        self,
+        params: TrainedVariable,
+        name: str = "ShadowVariable",
+        max_norm: float | None = None,
+        trainable: bool = True,
+        distribute_strategy: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        require_backend()
+        check_params(params)
+        check_max_norm(max_norm)
+        strategy = distribute_strategy or tf.distribute.get_strategy()
+        with strategy.scope(), tf.init_scope():
+            super().__init__(
+                keras.initializers.Zeros(),
+                shape=(0, params.dim),
+                dtype=params.value_dtype.name,
+                trainable=trainable,
+                autocast=False,
+                name=re.sub(r"[/:]", "_", name),
+            )
+        self.trainable = trainable and params.trainable  # It may become so later.
+        self._params = lambda: params
+        params.shadows[name] = self
+        self.max_norm = max_norm
+        self._lookups = 0
+        self._traced = False  # Whether some of them were in a function.
+        self._steps = 0
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"<ShadowVariable path={self.path} of {self.params!r}>"
+
+    # --- In a SavedModel it is not a variable but an object that has one, and the table: what
+    # belongs to a variable is lost when it is loaded.
+
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        children = {"params": self.params, **super()._trackable_children(save_type, **kwargs)}
+        if save_type != SAVE_FOR_CHECKPOINT:
+            children["value"] = self.value
+        return children
+
+    def _export_to_saved_model_graph(self, object_map: Any, *args: Any, **kwargs: Any) -> Any:
+        object_map[self] = AutoTrackable()
+        return []
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        write_plain_object(proto)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """Looks up the rows of `ids`, of which penalties are made.
+
+        It has none without them, and for optimizers, which see what their slots look like.
+        """
+        if calling_optimizer() is not None or self.ids is None:
+            return super().__tf_tensor__(dtype, name)
+        return tf.convert_to_tensor(self.read_value(), dtype=dtype, name=name)
+
+    # --- Its value: in the place of an array without rows, what the Variable holds.
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns an empty array, by which `assign` brings back the rows as they are now."""
+        return EmptyWithContent.of(self.params.content())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Returns all that the Variable holds as bytes, which Keras writes to its files."""
+        return to_bytes(self.params.content())
+
+    def assign(self, value: Any) -> Any:
+        """Replaces the rows by those of what `numpy` or `__array__` returned.
+
+        Raises:
+            ValueError: If it is another array, which has no rows.
+        """
+        if tf.is_tensor(value) or isinstance(value, keras.Variable):
+            return super().assign(value)  # By an optimizer: of the stand-in, to no effect.
+        content = getattr(value, "content", None)
+        if content is None:
+            array = np.asarray(value)
+            if array.dtype != np.uint8 or array.ndim != 1:
+                raise ValueError(
+                    f"The weights of {self.params.name!r} are a table: expected what its `numpy()` "
+                    "returned, as `model.get_weights()` has it, or a copy of that. Received: an "
+                    f"array of shape {array.shape} and type {array.dtype}"
+                )
+            params = self.params
+            content = from_bytes(array, params.key_dtype, params.value_dtype, params.dim)
+        self.params.restore(content)
+        return self.value
+
+    def records(self) -> bool:
+        """Whether gradients may be taken of lookups here and now."""
+        if not self.trainable or model_mode.get_model_mode() == model_mode.ModelMode.INFERENCE:
+            return False
+        # Keras builds models outside the replicas and without state, where nothing is trained.
+        return not tf.distribute.in_cross_replica_context() and not is_rebuilding()
+
+    def gradient_target(self) -> tf.Tensor:
+        """The handle that gradients are taken with respect to."""
+        self.value.read_value()  # A tape watches what is read.
+        self._note_lookup()
+        return self.value.handle
+
+    # Optimizers of tf.compat.v1 ask variables for these two.
+    _in_graph_mode = False
+
+    @property
+    def device(self) -> str:
+        """Where the variable without rows is."""
+        return self.value.device
+
+    # Every optimizer of Keras asks for these two, and thereby learns to update tables.
+
+    @property
+    def value(self) -> Any:
+        """The variable of TensorFlow, which has no rows."""
+        _adopt_caller()
+        return super().value
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """Whether optimizers replace it by its gradient."""
+        _adopt_caller()
+        return False
+
+    @overwrite_with_gradient.setter
+    def overwrite_with_gradient(self, value: bool) -> None:
+        if value:
+            raise ValueError("The gradient of a table can't overwrite it.")
+
+    # --- Lookups that nothing is learned from.
+
+    def _note_lookup(self) -> None:
+        if self._steps or self._warned:
+            return
+        if not tape_may_record():
+            if self._traced:  # The function that was to train it has been made.
+                self.warn_if_untrained()
+            return
+        self._lookups += 1
+        if tf.executing_eagerly():
+            if self._lookups >= _MANY_LOOKUPS:
+                self.warn_if_untrained()
+            return
+        self._traced = True
+        optimizer = compiled_optimizer()
+        if optimizer is not None:
+            expect_step(optimizer, self)
+
+    def note_step(self) -> None:
+        """Called by optimizers when they update the rows."""
+        self._steps += 1
+
+    def warn_if_untrained(self) -> None:
+        """Warns, once, if rows were looked up for training and no optimizer updated them."""
+        if self._steps or self._warned or not self._lookups:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{self.params.name!r} was looked up for training, and no optimizer step was taken on "
+            "it. Is its variable among those that gradients are taken for and that the optimizer "
+            "is given (`layer.trainable_variables`)?",
+            stacklevel=4,
+        )
+
+
+def _adopt_caller() -> None:
+    optimizer = calling_optimizer()
+    if optimizer is not None:
+        adopt(optimizer)
+
+
+def check_params(params: Any) -> None:
+    """Raises TypeError unless it is a `Variable` whose values can be trained."""
+    if not isinstance(params, TrainedVariable):
+        raise TypeError(
+            "`params`: expected a tfra.dynamic_embedding.Variable or a ShadowVariable, received "
+            f"{params!r}"
+        )
+    if not params.value_dtype.is_floating:
+        raise TypeError(
+            "Only floating values can be trained. Received: a Variable of "
+            f"{params.value_dtype.name} values"
+        )

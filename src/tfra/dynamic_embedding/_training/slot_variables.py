@@ -1,0 +1,126 @@
+"""Slots of optimizers, which are in the rows of tables, seen as if they were Variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+
+class TableOptimizer:
+    """An optimizer that trains tables, as slots know it."""
+
+    def trains(self, params: TrainedVariable) -> tuple[Claimant, CustomRule | EngineRule] | None:
+        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        raise NotImplementedError
+
+
+class SlotVariable:
+    """A slot that an optimizer has in the rows of a `Variable`, to be read.
+
+    `Variable.get_slot_variables` returns them.
+
+    Attributes:
+        params: The `Variable` in whose rows it is.
+        name: The name of the Variable, a slash, and that of the slot.
+        slot_name: The optimizer's name for it.
+        dim: How many numbers it has in each row.
+    """
+
+    def __init__(
+        self,
+        params: TrainedVariable,
+        number: int,
+        optimizer: Claimant,
+        rule: CustomRule | EngineRule,
+    ) -> None:
+        slot = rule.slots[number]
+        self.params = params
+        self.slot_name = slot.name
+        self.name = f"{params.name}/{slot.name}"
+        self.dim = slot.elements
+        self._optimizer, self._rule = optimizer, rule
+        self._first = sum(slot.elements for slot in rule.slots[:number])
+        # What has not been written yet is the row itself.
+        self._starts_from_row = isinstance(rule, CustomRule) and math.isnan(slot.initial)
+
+    def __repr__(self) -> str:
+        return f"<SlotVariable {self.name!r}: {self.key_dtype.name} -> {self.dim} numbers>"
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """The dtype of keys."""
+        return self.params.key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The dtype of the numbers: not narrower than float32, whatever that of the rows is."""
+        return arguments.compute_dtype(self.params.value_dtype)
+
+    def lookup(self, keys: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up the slot in the rows of some keys.
+
+        Args:
+            keys: Keys. Can be a tensor of any shape.
+            name: A name for the operation (optional).
+
+        Returns:
+            A tensor of shape `keys.shape + [dim]`; of missing keys, what a new row starts with.
+
+        Raises:
+            TypeError: If `keys` are not of the key type.
+            tf.errors.FailedPreconditionError: If the optimizer has not taken its first step, or
+                another trains the Variable now.
+        """
+        keys = arguments.keys_tensor(keys, self.key_dtype)
+        rows, slots = self.params.lookup_slots(keys, self._optimizer, self._rule)
+        slot = slots[..., self._first : self._first + self.dim]
+        if self._starts_from_row:
+            slot = tf.where(tf.math.is_nan(slot), tf.cast(rows, slot.dtype), slot)
+        return tf.identity(slot, name=name)
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns all keys, and the slot in their rows.
+
+        Args:
+            name: A name for the operation (optional).
+
+        Returns:
+            A pair of tensors of shapes `[n]` and `[n, dim]`.
+        """
+        keys, _ = self.params.export()
+        return keys, self.lookup(keys, name=name)
+
+    def size(self, name: str | None = None) -> tf.Tensor:
+        """Returns the number of keys: each row has its slots.
+
+        Args:
+            name: A name for the operation (optional).
+        """
+        return self.params.size(name=name)
+
+
+def slot_variables_of(params: TrainedVariable, optimizer: Any) -> list[SlotVariable]:
+    """Returns the slots that an optimizer has in the rows of a Variable, none if it trains others.
+
+    Raises:
+        TypeError: If it is not an optimizer of Keras 3 or of `tf.compat.v1.train`.
+    """
+    if not isinstance(optimizer, (keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer)):
+        raise TypeError(
+            "`optimizer`: expected an optimizer of Keras 3 or of tf.compat.v1.train, received "
+            f"{optimizer!r}"
+        )
+    inner = inner_optimizers(optimizer)
+    if inner:
+        return [slot for one in inner for slot in slot_variables_of(params, one)]
+    trains = optimizer.trains(params) if isinstance(optimizer, TableOptimizer) else None
+    if trains is None:
+        return []
+    claimant, rule = trains
+    return [SlotVariable(params, number, claimant, rule) for number in range(len(rule.slots))]

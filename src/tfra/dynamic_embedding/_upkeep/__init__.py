@@ -1,0 +1,1 @@
+"""Rules for which rows leave a Variable."""

@@ -1,0 +1,1 @@
+"""Variables whose rows are found by key."""
