@@ -75,6 +75,8 @@ py-test: $(VENV)/.installed
 
 # One wheel, tried on several versions of TensorFlow, each in an environment of its own.
 TF_VERSIONS := 2.16.2 2.18.1 2.20.0 2.21.0
+TESTS_OF_TENSORFLOW := $(addprefix tests/dynamic_embedding/,tables variable training tf1 lookup \
+  saving keras)
 
 test-tf-matrix: $(VENV)/.ready
 	$(say) "one wheel for all versions of TensorFlow"
@@ -89,7 +91,7 @@ test-tf-matrix: $(VENV)/.ready
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall build/matrix/*.whl && \
 	  .venvs/tf-$$version/bin/python -m pytest -q -n $(JOBS) --dist loadfile \
-	    tests/tensorflow tests/training || exit 1; done
+	    $(TESTS_OF_TENSORFLOW) || exit 1; done
 
 SANITIZE = $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DPython_EXECUTABLE=$(abspath $(BIN))/python \
@@ -127,12 +129,12 @@ $(SANITIZED)/.installed: $(VENV)/.ready $(ENGINE) $(shell find src -name '*.py')
 
 # The contract of each adapter: every type of keys and values, hostile arguments, threads, files. All
 # tests would take an hour.
-TESTS_OF_ADAPTERS := $(addprefix tests/,test_table_contract.py test_table_model.py \
-  test_table_inputs.py test_errors.py test_threads.py test_update_rules.py test_metadata.py \
-  tensorflow/test_tables.py tensorflow/test_variable.py tensorflow/test_checkpoints.py \
-  tensorflow/test_tf_errors.py tensorflow/test_pooling.py \
-  hkv/test_bounded_table.py hkv/test_hkv_table.py hkv/test_hkv_saving.py hkv/test_tiers_table.py \
-  upkeep/test_table_admission.py upkeep/test_admission_saving.py)
+TESTS_OF_ADAPTERS := $(addprefix tests/table/,test_table_contract.py test_table_model.py \
+  test_table_inputs.py test_errors.py test_update_rules.py test_metadata.py test_bounded_table.py \
+  test_tiers_table.py test_table_admission.py) tests/process/test_threads.py \
+  $(addprefix tests/dynamic_embedding/,tables/test_tables.py tables/test_tf_errors.py \
+  variable/test_variable.py saving/test_checkpoints.py lookup/test_pooling.py \
+  hkv/test_hkv_table.py hkv/test_hkv_saving.py upkeep/test_admission_saving.py)
 
 # Python itself is built without sanitizers: their library must be loaded before it, and with it that
 # of C++, in which it looks for what throws. Python and TensorFlow keep memory until the process ends,

@@ -8,8 +8,9 @@ The folder gets one file or checkpoint for each case of `CASES`, and `expected.j
 what each table held when it was saved, and what it held after one more training step (except for
 `.npz`, which is the file of a table without its model).
 
-`tests/training/test_golden_contents.py` loads each content, compares it with `expected.json`, takes
-the same training step and compares again. Never write the files of a released version again.
+`tests/dynamic_embedding/saving/test_golden_contents.py` loads each content, compares it with
+`expected.json`, takes the same training step and compares again. Never write
+the files of a released version again.
 
 Only public names are used here, so that this program runs with every version.
 """

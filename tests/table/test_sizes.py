@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ NUMBERS: list[tuple[str, Number]] = [
 
 def test_every_number() -> None:
     # In a process of its own, with little memory: what it printed last is what it died of.
+    here = Path(__file__).parent
     printed = run_python(
         """
         import json
@@ -145,7 +147,7 @@ def test_every_number() -> None:
         print(json.dumps(problems))
         """,
         timeout=600,
-        PYTHONPATH=str(Path(__file__).parent),
+        PYTHONPATH=os.pathsep.join([str(here), str(here.parent)]),
     )
     problems = json.loads(printed.splitlines()[-1])
     assert not problems, "\n".join(problems)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hkv_model import BoundedModel
 from hkv_support import (
     TYPES,
     Mode,
@@ -21,6 +20,8 @@ from hkv_support import (
     table_of,
     typed_table,
 )
+
+from hkv_model import BoundedModel
 
 
 @pytest.mark.parametrize("types", TYPES, ids=str)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_errors import raises
 
 import tfra
 from support import run_python
-from test_errors import raises
 
 EITHER = (TypeError, ValueError)
 

@@ -121,7 +121,7 @@ def test_every_number() -> None:
         print(json.dumps(problems))
         """,
         timeout=900,
-        PYTHONPATH=os.pathsep.join([str(here), str(here.parent)]),
+        PYTHONPATH=os.pathsep.join([str(here), str(here.parents[1])]),
         TF_CPP_MIN_LOG_LEVEL="3",
     )
     problems = json.loads(printed.splitlines()[-1])

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from reference_rules import Reference
 
 import tfra
-from reference_rules import Reference
 from support import Array, make_keys, numpy_dtype, sorted_export
 from tfra import optimizers as opt
 

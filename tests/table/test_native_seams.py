@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_errors import raises
 
 import tfra
 from support import full_state
-from test_errors import raises
 
 F32 = np.float32
 

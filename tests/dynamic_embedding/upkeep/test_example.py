@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from upkeep_support import KERAS_WARNS
 
-PATH = Path(__file__).resolve().parents[2] / "examples" / "drifting_ids.py"
+PATH = Path(__file__).resolve().parents[3] / "examples" / "drifting_ids.py"
 DAYS, EXAMPLES, KEEP, TTL = 7, 3_000, 900, 2
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hkv_model import BoundedModel
 
 import tfra
+from hkv_model import BoundedModel
 from support import ALL_CASES, Case, as_content, assert_identical, content, make_keys
 
 STRATEGIES = ("lru", "lfu", "epochlru", "epochlfu", "customized")

@@ -13,7 +13,7 @@ from training_support import KERAS_WARNS
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def load(name: str) -> Any:
