@@ -247,7 +247,7 @@ same size. Rows have 32 floats and their Adam slots, ids follow a Zipf law with 
 call has 65,536 ids (`bench/compare_tiers.py`). Rates are millions of keys per second."""
     lines = table(["what", "keys", "other", "tfra", "ratio"], rows)
     image = ("Ratios to others", "bench-tiers.svg")
-    return [*section("Two levels", text, results, image, lines), *large()]
+    return [*section("Two tiers", text, results, image, lines), *large()]
 
 
 def large() -> list[str]:
