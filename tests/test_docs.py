@@ -83,6 +83,20 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as the site and GitHub make them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors_of(page.parent / target if target else page), (target, anchor)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_name_what_is_there(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
