@@ -1,4 +1,4 @@
-"""The README, the glossary and the install commands: what a new reader sees first."""
+"""The README, the architecture, the glossary and the install commands: the first pages to read."""
 
 from __future__ import annotations
 
@@ -76,3 +76,23 @@ def test_the_glossary_fits_on_a_screen() -> None:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"])
 def test_the_glossary_is_found(page: str) -> None:
     assert "docs/glossary.md" in Path(ROOT / page).read_text()
+
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+
+
+def test_the_architecture_fits_on_a_page() -> None:
+    assert len(ARCHITECTURE.read_text().splitlines()) <= 90
+
+
+@pytest.mark.parametrize("root", ["engine/src", "src/tfra", "src/tfra/dynamic_embedding"])
+def test_the_architecture_has_every_folder(root: str) -> None:
+    """By its path from the folder that heads the table; a folder of a table exists."""
+    top = "engine/src" if root == "engine/src" else "src/tfra"
+    table = ARCHITECTURE.read_text().partition(f"| `{top}/` |")[2].partition("\n\n")[0]
+    cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    listed = set(re.findall(r"`([\w/]+)/`", " ".join(cells)))
+    assert all((ROOT / top / folder).is_dir() for folder in listed)
+    folders = {path for path in (ROOT / root).iterdir() if (path / "README.md").is_file()}
+    missing = {str(path.relative_to(ROOT / top)) for path in folders} - listed
+    assert missing <= {"dynamic_embedding"}
