@@ -19,6 +19,7 @@ LAYERS = (
     ("index",),
     ("bounded", "tiers", "admission"),
     ("table",),
+    ("trained",),
     ("process",),
 )
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}

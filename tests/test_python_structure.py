@@ -16,6 +16,7 @@ LAYERS = (
     ("_native",),
     ("_shared",),
     ("admission", "initializers", "optimizers"),
+    ("spec",),
     ("_memory", "_bounded", "_upkeep", "_table_content"),
     ("table",),
     ("__init__",),

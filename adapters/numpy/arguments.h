@@ -82,12 +82,5 @@ class KeyScores {
 void RequireBytes(size_t received, size_t bytes, const char* what);
 
 ValueType ValueTypeOf(std::string_view name);
-KeyType KeyTypeOf(std::string_view name);
-InitializerSpec InitializerOf(const nb::dict& fields);
-RuleSpec RuleOf(const nb::dict& fields);
-AdmissionSpec AdmissionOf(const nb::dict& fields);
-UpdateParams ParamsOf(const nb::dict& fields);
-Bound BoundOf(const nb::dict& fields);
-Tiers TiersOf(const nb::dict& fields);
 
 }  // namespace tfra::python

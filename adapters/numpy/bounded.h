@@ -22,7 +22,7 @@ uint64_t RemoveIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> 
 // (keys, values, slots, scores)
 nb::tuple ExportIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
 
-// Adds the methods to the class of a table, which is what its table() says.
+// Adds the methods to the class of a table, which its use() gives.
 template <typename NativeTable>
 void DefineBounded(nb::class_<NativeTable>& c) {
   using namespace nb::literals;
@@ -30,57 +30,56 @@ void DefineBounded(nb::class_<NativeTable>& c) {
        "assign_and_evict",
        [](NativeTable& self, const KeysArgument& keys, const ValuesArgument& values,
           const ScoresArgument& scores, const std::optional<OutBytes>& rejected) {
-         return AssignAndEvict(self.table(), keys, values, scores, rejected);
+         return AssignAndEvict(*self.use(), keys, values, scores, rejected);
        },
        "keys"_a, "values"_a, "scores"_a.none(), "rejected"_a.none())
       .def(
           "assign_existing",
           [](NativeTable& self, const KeysArgument& keys, const ValuesArgument& values,
-             const ScoresArgument& scores) { AssignExisting(self.table(), keys, values, scores); },
+             const ScoresArgument& scores) { AssignExisting(*self.use(), keys, values, scores); },
           "keys"_a, "values"_a, "scores"_a.none())
       .def(
           "find_or_insert",
           [](NativeTable& self, const KeysArgument& keys, int default_kind,
              const std::optional<ValuesArgument>& default_rows, const std::optional<OutBytes>& out,
              const OutBytes& exists, const ScoresArgument& scores) {
-            return FindOrInsert(self.table(), keys, default_kind, default_rows, out, exists,
-                                scores);
+            return FindOrInsert(*self.use(), keys, default_kind, default_rows, out, exists, scores);
           },
           "keys"_a, "default_kind"_a, "default_rows"_a.none(), "out"_a.none(), "exists"_a,
           "scores"_a.none())
       .def(
           "assign_scores",
           [](NativeTable& self, const KeysArgument& keys, const ScoresArgument& scores) {
-            AssignScores(self.table(), keys, scores);
+            AssignScores(*self.use(), keys, scores);
           },
           "keys"_a, "scores"_a)
       .def(
           "lookup_scores",
           [](NativeTable& self, const KeysArgument& keys, const OutBytes& exists) {
-            return LookupScores(self.table(), keys, exists);
+            return LookupScores(*self.use(), keys, exists);
           },
           "keys"_a, "exists"_a)
       .def(
           "count_if_score",
           [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
-            return CountIfScore(self.table(), at_least, below);
+            return CountIfScore(*self.use(), at_least, below);
           },
           "at_least"_a, "below"_a.none())
       .def(
           "remove_if_score",
           [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
-            return RemoveIfScore(self.table(), at_least, below);
+            return RemoveIfScore(*self.use(), at_least, below);
           },
           "at_least"_a, "below"_a.none())
       .def(
           "export_if_score",
           [](NativeTable& self, uint64_t at_least, std::optional<uint64_t> below) {
-            return ExportIfScore(self.table(), at_least, below);
+            return ExportIfScore(*self.use(), at_least, below);
           },
           "at_least"_a, "below"_a.none())
-      .def("epoch", [](NativeTable& self) { return self.table().epoch(); })
+      .def("epoch", [](NativeTable& self) { return self.use()->epoch(); })
       .def(
-          "set_epoch", [](NativeTable& self, uint32_t epoch) { self.table().SetEpoch(epoch); },
+          "set_epoch", [](NativeTable& self, uint32_t epoch) { self.use()->SetEpoch(epoch); },
           "epoch"_a);
 }
 

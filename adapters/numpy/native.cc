@@ -1,7 +1,6 @@
 // tfra._native: the engine's Table for Python, over raw bytes of NumPy arrays.
 //
 // This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
-#include <atomic>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -11,23 +10,15 @@
 #include "bounded.h"
 #include "results.h"
 #include "tfra/thread_pool.h"
+#include "tfra/trained_table.h"
 #include "tfra/version.h"
 
 namespace tfra::python {
 namespace {
 
-TableSpec SpecOf(const std::string& key_type, const std::string& value_type, int64_t dim,
-                 const nb::dict& initializer, const nb::dict& rule, bool metadata,
-                 const nb::dict& admission, int64_t capacity) {
+TableSpec SpecOf(const std::string& json) {
   TableSpec spec;
-  spec.key_type = KeyTypeOf(key_type);
-  spec.value_type = ValueTypeOf(value_type);
-  spec.dim = dim;
-  spec.initializer = InitializerOf(initializer);
-  spec.rule = RuleOf(rule);
-  spec.metadata = metadata;
-  spec.admission = AdmissionOf(admission);
-  spec.initial_capacity = capacity;
+  Raise(ParseTableSpec(json, &spec));
   return spec;
 }
 
@@ -65,8 +56,27 @@ nb::dict DictOf(const TableStats& stats) {
 
 class NativeTable {
  public:
-  explicit NativeTable(const TableSpec& spec) {
-    Run([&] { return Table::Create(spec, &table_); });
+  explicit NativeTable(const TableSpec& spec) : rule_(spec.rule) {
+    Run([&] { return TrainedTable::Create(spec, &table_); });
+  }
+  // A table that exists already, of this framework or another one, trained by this rule.
+  NativeTable(uint64_t handle, const RuleSpec& rule)
+      : table_(TrainedTable::Find(handle)), rule_(rule) {
+    if (table_ == nullptr) {
+      throw nb::value_error(("expected the handle of a table of this process, received " +
+                             std::to_string(handle) + ", whose table is gone")
+                                .c_str());
+    }
+  }
+
+  uint64_t Handle() const { return table_->handle(); }
+  std::string Spec() const { return PrintTableSpec(use()->spec()); }
+
+  // A call under way. Waits without the GIL, which calls that are under way need to end.
+  TrainedTable::Use use() const {
+    if (auto entered = TrainedTable::Use::Try(table_)) return std::move(*entered);
+    const WithoutGil without;
+    return TrainedTable::Use(table_);
   }
 
   nb::object Lookup(const KeysArgument& keys_argument, int default_kind,
@@ -98,23 +108,25 @@ class NativeTable {
   }
 
   void Contains(const KeysArgument& keys_argument, const OutBytes& exists) {
+    const auto table = use();
     const Keys keys(keys_argument);
     RequireBytes(exists.size(), keys.size(), "exists");
     bool* mask = reinterpret_cast<bool*>(exists.data());
-    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
-      return table_->Contains(keys.part(begin, end), mask + begin);
+    RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
+      return table->Contains(keys.part(begin, end), mask + begin);
     });
   }
 
   void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
               const std::optional<InBytes>& slots, const std::optional<InBytes>& metadata,
               const ScoresArgument& scores_argument) {
+    const auto table = use();
     const Keys keys(keys_argument);
-    const KeyScores scores(*table_, scores_argument, keys.size());
+    const KeyScores scores(*table, scores_argument, keys.size());
     const Values values(values_argument, type(), keys.size() * dim(), "values");
     if (slots) {
       RequireBytes(slots->size(),
-                   keys.size() * table_->slot_elements() * SizeOf(ComputeType(type())), "slots");
+                   keys.size() * table->slot_elements() * SizeOf(ComputeType(type())), "slots");
     }
     const void* slot_data = slots ? slots->data() : nullptr;
     const RowMetadata* rows = nullptr;
@@ -122,68 +134,70 @@ class NativeTable {
       RequireBytes(metadata->size(), keys.size() * sizeof(RowMetadata), "metadata");
       rows = reinterpret_cast<const RowMetadata*>(metadata->data());
     }
-    Run([&] { return table_->Assign(keys.batch(), values.data(), slot_data, rows, scores.get()); });
+    Run([&] { return table->Assign(keys.batch(), values.data(), slot_data, rows, scores.get()); });
   }
 
   void Accumulate(const KeysArgument& keys_argument, const ValuesArgument& deltas_argument,
                   const InBytes& exists, const ScoresArgument& scores_argument) {
+    const auto table = use();
     const Keys keys(keys_argument);
     const Values deltas(deltas_argument, type(), keys.size() * dim(), "deltas");
     RequireBytes(exists.size(), keys.size(), "exists");
     const bool* mask = reinterpret_cast<const bool*>(exists.data());
-    const KeyScores scores(*table_, scores_argument, keys.size());
-    Run([&] { return table_->Accumulate(keys.batch(), deltas.data(), mask, scores.get()); });
+    const KeyScores scores(*table, scores_argument, keys.size());
+    Run([&] { return table->Accumulate(keys.batch(), deltas.data(), mask, scores.get()); });
   }
 
   void ApplyGradients(const KeysArgument& keys_argument, const InBytes& gradients,
-                      const std::string& gradient_type, const nb::dict& params,
+                      const std::string& gradient_type, const UpdateParams& params,
                       std::optional<int64_t> step, const ScoresArgument& scores_argument) {
+    auto table = use();
     const Keys keys(keys_argument);
     const ValueType given = ValueTypeOf(gradient_type);
     RequireBytes(gradients.size(), keys.size() * dim() * SizeOf(given), "gradients");
-    UpdateParams update = ParamsOf(params);
+    UpdateParams update = params;
+    if (step) update.step = *step;
     const void* data = gradients.data();
-    const KeyScores scores(*table_, scores_argument, keys.size());
-    // Two threads never take the same step. A failed step is undone, unless another thread has
-    // taken one since.
-    const int64_t before = step ? step_.exchange(*step) : step_.fetch_add(1);
-    update.step = step ? *step : before + 1;
+    const KeyScores scores(*table, scores_argument, keys.size());
     Run([&] {
-      Status status = table_->ApplyGradients(keys.batch(), data, given, update, scores.get());
-      int64_t taken = update.step;
-      if (!status.ok()) step_.compare_exchange_strong(taken, before);
-      return status;
+      return table.ApplyGradients(keys.batch(), data, given, rule_, update, step.has_value(),
+                                  scores.get());
     });
   }
 
   // The number of the last optimizer step.
-  int64_t Step() const { return step_.load(); }
-  void SetStep(int64_t step) { step_.store(step); }
+  int64_t Step() const { return table_->step(); }
+  void SetStep(int64_t step) { table_->set_step(step); }
 
   size_t Remove(const KeysArgument& keys_argument) {
+    const auto table = use();
     const Keys keys(keys_argument);
     size_t removed = 0;
-    Run([&] { return table_->Remove(keys.batch(), &removed); });
+    Run([&] { return table->Remove(keys.batch(), &removed); });
     return removed;
   }
 
   void Clear() {
-    Run([&] { return table_->Clear(); });
+    const auto table = use();
+    Run([&] { return table->Clear(); });
   }
   void Reserve(int64_t keys) {
-    Run([&] { return table_->Reserve(keys); });
+    const auto table = use();
+    Run([&] { return table->Reserve(keys); });
   }
   void Shrink() {
-    Run([&] { return table_->Shrink(); });
+    const auto table = use();
+    Run([&] { return table->Shrink(); });
   }
-  uint64_t Size() const { return table_->size(); }
-  uint32_t Clock() const { return table_->clock(); }
-  void SetClock(uint32_t now) { table_->SetClock(now); }
-  nb::dict Stats() const { return DictOf(table_->stats()); }
+  uint64_t Size() const { return use()->size(); }
+  uint32_t Clock() const { return use()->clock(); }
+  void SetClock(uint32_t now) { use()->SetClock(now); }
+  nb::dict Stats() const { return DictOf(use()->stats()); }
 
   nb::list Slots() const {
+    const auto table = use();
     nb::list list;
-    for (const SlotInfo& slot : table_->slots()) {
+    for (const SlotInfo& slot : table->slots()) {
       list.append(nb::make_tuple(slot.name, slot.elements));
     }
     return list;
@@ -191,55 +205,62 @@ class NativeTable {
 
   // (rows, position, seed, done), with rows as ExportAll returns them.
   nb::tuple Export(size_t max_rows, uint64_t position, uint64_t seed) {
+    const auto table = use();
     ExportCursor cursor{position, seed, false};
     ExportBatch batch;
-    Run([&] { return table_->Export(max_rows, &cursor, &batch); });
+    Run([&] { return table->Export(max_rows, &cursor, &batch); });
     return nb::make_tuple(RowsOf(&batch), cursor.position, cursor.seed, cursor.done);
   }
 
   // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
   nb::tuple ExportAll() {
+    const auto table = use();
     ExportBatch batch;
     RunReading([&](const auto& stop) {
       // Of tiered tables the file is read in tasks, in the order of the whole file.
-      const TableSpec& spec = table_->spec();
+      const TableSpec& spec = table->spec();
       const bool strings = spec.key_type == KeyType::kString || type() == ValueType::kString;
-      return strings && spec.tiers.fast_bytes == 0 ? ExportInParts(stop, &batch)
-                                                   : table_->ExportAll(&batch);
+      return strings && spec.tiers.fast_bytes == 0 ? ExportInParts(&*table, stop, &batch)
+                                                   : table->ExportAll(&batch);
     });
     return RowsOf(&batch);
   }
 
   void Touch(const KeysArgument& keys_argument) {
+    const auto table = use();
     const Keys keys(keys_argument);
-    Run([&] { return table_->Touch(keys.batch()); });
+    Run([&] { return table->Touch(keys.batch()); });
   }
 
   nb::object LookupMetadata(const KeysArgument& keys_argument) {
+    const auto table = use();
     const Keys keys(keys_argument);
     std::vector<RowMetadata> metadata(keys.size());
-    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
-      return table_->LookupMetadata(keys.part(begin, end), metadata.data() + begin, nullptr);
+    RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
+      return table->LookupMetadata(keys.part(begin, end), metadata.data() + begin, nullptr);
     });
     return nb::cast(NumbersOf(metadata));
   }
 
   uint64_t Restrict(uint64_t keep, bool newest) {
+    const auto table = use();
     uint64_t evicted = 0;
     const Ranking ranking = newest ? Ranking::kNewest : Ranking::kMostFrequent;
-    Run([&] { return table_->Restrict(keep, ranking, &evicted); });
+    Run([&] { return table->Restrict(keep, ranking, &evicted); });
     return evicted;
   }
 
   uint64_t Expire(uint32_t written_before, double norm_below, uint32_t norm_writes) {
+    const auto table = use();
     uint64_t expired = 0;
-    Run([&] { return table_->Expire({written_before, norm_below, norm_writes}, &expired); });
+    Run([&] { return table->Expire({written_before, norm_below, norm_writes}, &expired); });
     return expired;
   }
 
   nb::tuple Histograms() {
+    const auto table = use();
     RowHistograms found;
-    RunReading([&](const auto&) { return table_->Histograms(&found); });
+    RunReading([&](const auto&) { return table->Histograms(&found); });
     const auto array = [](const auto& numbers) {
       return ArrayOf(std::vector<uint64_t>(numbers.begin(), numbers.end()));
     };
@@ -248,9 +269,10 @@ class NativeTable {
 
   // (keys, time and count of each, filter)
   nb::tuple AdmissionStateOf() {
+    const auto table = use();
     AdmissionState state;
-    Run([&] { return table_->ExportAdmission(&state); });
-    nb::object keys = table_->spec().key_type == KeyType::kString
+    Run([&] { return table->ExportAdmission(&state); });
+    nb::object keys = table->spec().key_type == KeyType::kString
                           ? nb::object(BytesList(state.string_keys))
                           : nb::cast(ArrayOf(std::move(state.int_keys)));
     return nb::make_tuple(keys, NumbersOf(state.seen), ArrayOf(std::move(state.filter)));
@@ -258,6 +280,7 @@ class NativeTable {
 
   void RestoreAdmission(const KeysArgument& keys_argument, const InBytes& seen,
                         const InBytes& filter) {
+    const auto table = use();
     const Keys keys(keys_argument);
     RequireBytes(seen.size(), keys.size() * sizeof(RowMetadata), "seen");
     AdmissionState state;
@@ -271,54 +294,56 @@ class NativeTable {
     state.seen.assign(rows, rows + keys.size());
     const auto* bytes = reinterpret_cast<const std::byte*>(filter.data());
     state.filter.assign(bytes, bytes + filter.size());
-    Run([&] { return table_->RestoreAdmission(state); });
+    Run([&] { return table->RestoreAdmission(state); });
   }
 
   uint64_t CountIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    const auto table = use();
     uint64_t count = 0;
     RunReading([&](const auto&) {
-      return table_->CountIf(Predicate(written_before, count_below), &count);
+      return table->CountIf(Predicate(written_before, count_below), &count);
     });
     return count;
   }
 
   uint64_t RemoveIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    const auto table = use();
     uint64_t count = 0;
-    Run([&] { return table_->RemoveIf(Predicate(written_before, count_below), &count); });
+    Run([&] { return table->RemoveIf(Predicate(written_before, count_below), &count); });
     return count;
   }
 
   nb::object SelectIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
+    const auto table = use();
     ExportBatch batch;
     RunReading([&](const auto&) {
-      return table_->SelectIf(Predicate(written_before, count_below), &batch);
+      return table->SelectIf(Predicate(written_before, count_below), &batch);
     });
-    return KeysOf(*table_, &batch);
+    return KeysOf(*table, &batch);
   }
-
-  Table& table() const { return *table_; }
 
  private:
   // A row of values is `row` elements Out, and one of defaults as many elements In.
   template <typename Out, typename In>
   void LookupInParts(const Keys& keys, const Defaults& defaults, Out* values, size_t row,
                      bool* exists) {
-    RunInParts(*table_, keys.size(), [&](size_t begin, size_t end) {
+    const auto table = use();
+    RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
       Defaults of_part = defaults;
       if (defaults.kind == Defaults::kRowPerKey) {
         of_part.rows = static_cast<const In*>(defaults.rows) + begin * row;
       }
-      return table_->Lookup(keys.part(begin, end), of_part, values + begin * row,
-                            exists == nullptr ? nullptr : exists + begin);
+      return table->Lookup(keys.part(begin, end), of_part, values + begin * row,
+                           exists == nullptr ? nullptr : exists + begin);
     });
   }
 
   // As ExportAll, for tables with strings, which it has no tasks for.
-  Status ExportInParts(const std::function<bool()>& stop, ExportBatch* all) {
+  static Status ExportInParts(Table* table, const std::function<bool()>& stop, ExportBatch* all) {
     constexpr size_t kRows = size_t{1} << 16;
     ExportBatch batch;
     for (ExportCursor cursor; !cursor.done && !stop();) {
-      TFRA_RETURN_IF_ERROR(table_->Export(kRows, &cursor, &batch));
+      TFRA_RETURN_IF_ERROR(table->Export(kRows, &cursor, &batch));
       if (all->size == 0) {
         std::swap(*all, batch);
         continue;
@@ -348,7 +373,8 @@ class NativeTable {
   }
 
   nb::tuple RowsOf(ExportBatch* batch) const {
-    return nb::make_tuple(KeysOf(*table_, batch), ValuesOf(*table_, batch),
+    const auto table = use();
+    return nb::make_tuple(KeysOf(*table, batch), ValuesOf(*table, batch),
                           ArrayOf(std::move(batch->slots)), NumbersOf(batch->metadata));
   }
 
@@ -364,11 +390,11 @@ class NativeTable {
     return ArrayOf(std::move(numbers));
   }
 
-  ValueType type() const { return table_->spec().value_type; }
-  size_t dim() const { return static_cast<size_t>(table_->spec().dim); }
+  ValueType type() const { return table_->value_type(); }
+  size_t dim() const { return static_cast<size_t>(table_->dim()); }
 
-  std::unique_ptr<Table> table_;
-  std::atomic<int64_t> step_{0};
+  std::shared_ptr<TrainedTable> table_;
+  RuleSpec rule_;  // Whose slots this framework's steps need.
 };
 
 }  // namespace
@@ -380,22 +406,32 @@ NB_MODULE(_native, m) {
   // nothing to warn of.
   nb::set_leak_warnings(false);
 
+  nb::class_<UpdateParams>(m, "UpdateParams")
+      .def(
+          "__init__",
+          [](UpdateParams* self, const std::string& json) {
+            UpdateParams params;
+            Raise(ParseUpdateParams(json, &params));
+            new (self) UpdateParams(params);
+          },
+          "json"_a);
+
   nb::class_<NativeTable> table(m, "NativeTable");
   table
       .def(
           "__init__",
-          [](NativeTable* self, const std::string& key_type, const std::string& value_type,
-             int64_t dim, const nb::dict& initializer, const nb::dict& rule, bool metadata,
-             const nb::dict& admission, int64_t capacity, const nb::dict& bound,
-             const nb::dict& tiers) {
-            TableSpec spec =
-                SpecOf(key_type, value_type, dim, initializer, rule, metadata, admission, capacity);
-            spec.bound = BoundOf(bound);
-            spec.tiers = TiersOf(tiers);
-            new (self) NativeTable(spec);
+          [](NativeTable* self, const std::string& spec) { new (self) NativeTable(SpecOf(spec)); },
+          "spec"_a)
+      .def_static(
+          "from_handle",
+          [](uint64_t handle, const std::string& rule_json) {
+            RuleSpec rule;
+            Raise(ParseRuleSpec(rule_json, &rule));
+            return NativeTable(handle, rule);
           },
-          "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a,
-          "admission"_a, "capacity"_a, "bound"_a, "tiers"_a)
+          "handle"_a, "rule"_a)
+      .def("handle", &NativeTable::Handle)
+      .def("spec", &NativeTable::Spec)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
@@ -432,18 +468,12 @@ NB_MODULE(_native, m) {
 
   m.def(
       "estimate_memory",
-      [](const std::string& key_type, const std::string& value_type, int64_t dim,
-         const nb::dict& initializer, const nb::dict& rule, bool metadata,
-         const nb::dict& admission, int64_t keys, double key_bytes, uint64_t fast_bytes) {
-        TableSpec spec =
-            SpecOf(key_type, value_type, dim, initializer, rule, metadata, admission, 0);
-        spec.tiers.fast_bytes = fast_bytes;
+      [](const std::string& spec, int64_t keys, double key_bytes) {
         TableStats estimate;
-        Raise(EstimateMemory(spec, keys, key_bytes, &estimate));
+        Raise(EstimateMemory(SpecOf(spec), keys, key_bytes, &estimate));
         return DictOf(estimate);
       },
-      "key_type"_a, "value_type"_a, "dim"_a, "initializer"_a, "rule"_a, "metadata"_a, "admission"_a,
-      "keys"_a, "key_bytes"_a, "fast_bytes"_a);
+      "spec"_a, "keys"_a, "key_bytes"_a);
   m.attr("MAX_DIM") = kMaxDim;
   m.attr("MAX_KEYS") = kMaxKeys;
   m.attr("MAX_FILTER_KEYS") = kMaxFilterKeys;

@@ -22,6 +22,7 @@ from tfra import admission, initializers, optimizers
 from tfra._memory import estimate_memory
 from tfra._shared.stats import Histogram, RowHistograms, TableStats
 from tfra._shared.threads import get_num_threads, set_num_threads
+from tfra.spec import TableSpec
 from tfra.table import Table
 
 __version__ = version("tfra")
@@ -44,6 +45,7 @@ __all__ = [
     "Histogram",
     "RowHistograms",
     "Table",
+    "TableSpec",
     "TableStats",
     "__version__",
     "admission",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra import _native, initializers, optimizers
+from tfra import _native, optimizers
 from tfra._shared import arrays, limits
+from tfra._shared.rule import Rule
 from tfra._shared.tiers import tiers_spec
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
+from tfra.spec import TableSpec
 
 
 def estimate_memory(
@@ -57,18 +59,16 @@ def estimate_memory(
     dtype = arrays.value_dtype(value_dtype)
     rule = optimizers.get(optimizer)
     dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
-    rule_of_entry = get_admission(admission)
-    parts = _native.estimate_memory(
-        arrays.type_name(arrays.key_dtype(key_dtype)),
-        arrays.type_name(dtype),
-        dim,
-        initializers.spec(initializers.Zeros(), 0, dtype, dim),
-        rule.rule() if rule else {"kind": "none"},
-        bool(metadata),
-        rule_of_entry.spec() if rule_of_entry else {"kind": "all"},
-        arrays.integer(keys, "keys", 0, limits.MAX_KEYS),
-        key_bytes,
-        tiers_spec(fast_bytes, None, dtype)["fast_bytes"],
+    spec = TableSpec(
+        dim=dim,
+        key_dtype=arrays.type_name(arrays.key_dtype(key_dtype)),
+        value_dtype=arrays.type_name(dtype),
+        rule=rule.rule() if rule else Rule(),
+        metadata=bool(metadata),
+        admission=get_admission(admission),
+        fast_bytes=tiers_spec(fast_bytes, None, dtype)["fast_bytes"] or None,
     )
+    count = arrays.integer(keys, "keys", 0, limits.MAX_KEYS)
+    parts = _native.estimate_memory(spec.to_json(), count, key_bytes)
     kinds = ("index_bytes", "row_bytes", "string_bytes", "admission_bytes")
     return sum(parts[kind] for kind in kinds)

@@ -7,20 +7,15 @@ _Keys = NDArray[np.int64] | list[Any]
 _Values = NDArray[np.uint8] | list[Any]
 _Scores = NDArray[np.uint64] | None
 
+class UpdateParams:
+    def __init__(self, json: str) -> None: ...
+
 class NativeTable:
-    def __init__(
-        self,
-        key_type: str,
-        value_type: str,
-        dim: int,
-        initializer: dict[str, Any],
-        rule: dict[str, Any],
-        metadata: bool,
-        admission: dict[str, Any],
-        capacity: int,
-        bound: dict[str, Any],
-        tiers: dict[str, Any],
-    ) -> None: ...
+    def __init__(self, spec: str) -> None: ...
+    @staticmethod
+    def from_handle(handle: int, rule: str) -> NativeTable: ...
+    def handle(self) -> int: ...
+    def spec(self) -> str: ...
     def lookup(
         self,
         keys: _Keys,
@@ -46,7 +41,7 @@ class NativeTable:
         keys: _Keys,
         gradients: NDArray[np.uint8],
         gradient_type: str,
-        params: dict[str, float],
+        params: UpdateParams,
         step: int | None,
         scores: _Scores,
     ) -> None: ...
@@ -102,18 +97,7 @@ class NativeTable:
     def epoch(self) -> int: ...
     def set_epoch(self, epoch: int) -> None: ...
 
-def estimate_memory(
-    key_type: str,
-    value_type: str,
-    dim: int,
-    initializer: dict[str, Any],
-    rule: dict[str, Any],
-    metadata: bool,
-    admission: dict[str, Any],
-    keys: int,
-    key_bytes: float,
-    fast_bytes: int,
-) -> dict[str, int]: ...
+def estimate_memory(spec: str, keys: int, key_bytes: float) -> dict[str, int]: ...
 
 MAX_DIM: int
 MAX_KEYS: int

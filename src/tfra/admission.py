@@ -11,8 +11,8 @@ always enter.
 
 from __future__ import annotations
 
+import json
 import math
-import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,12 +27,8 @@ class Admission:
     """Base class of the rules."""
 
     def spec(self) -> dict[str, Any]:
-        """The rule as the engine takes it."""
+        """The rule, as the JSON form of a table's spec has it."""
         return {"kind": "all"}
-
-    def text(self) -> str:
-        """The rule as an attribute of TensorFlow's ops."""
-        return ""
 
     def serialize(self) -> dict[str, Any]:
         """The rule as `deserialize` takes it: for the configuration of layers."""
@@ -72,12 +68,8 @@ class MinCount(Admission):
         arrays.integer(self.min_count, "min_count", 1, limits.MAX_UINT32)
 
     def spec(self) -> dict[str, Any]:
-        """The rule as the engine takes it."""
+        """The rule, as the JSON form of a table's spec has it."""
         return {"kind": "min_count", "min_count": int(self.min_count)}
-
-    def text(self) -> str:
-        """The rule as an attribute of TensorFlow's ops."""
-        return f"min_count {int(self.min_count)}"
 
 
 @dataclass(frozen=True)
@@ -119,24 +111,18 @@ class CountingBloomFilter(Admission):
     @property
     def memory_bytes(self) -> int:
         """What the filter of one table takes."""
-        parts = _native.estimate_memory(
-            "int64", "int8", 1, _ZEROS, {"kind": "none"}, False, self.spec(), 0, 0.0, 0
-        )
+        table = {"version": 1, "key_type": "int64", "value_type": "int8", "dim": 1}
+        parts = _native.estimate_memory(json.dumps(table | {"admission": self.spec()}), 0, 0.0)
         return parts["admission_bytes"]
 
     def spec(self) -> dict[str, Any]:
-        """The rule as the engine takes it."""
+        """The rule, as the JSON form of a table's spec has it."""
         return {
             "kind": "bloom_filter",
             "min_count": int(self.min_count),
-            "capacity": int(self.capacity),
-            "error_rate": float(self.error_rate),
+            "filter_keys": int(self.capacity),
+            "filter_error": float(self.error_rate),
         }
-
-    def text(self) -> str:
-        """The rule as an attribute of TensorFlow's ops."""
-        error = struct.pack("<d", self.error_rate).hex()
-        return f"bloom_filter {int(self.min_count)} {int(self.capacity)} {error}"
 
 
 @dataclass(frozen=True)
@@ -163,20 +149,14 @@ class Probability(Admission):
         arrays.integer(self.seed, "seed", -(2**63), 2**64 - 1)
 
     def spec(self) -> dict[str, Any]:
-        """The rule as the engine takes it."""
+        """The rule, as the JSON form of a table's spec has it."""
         return {
             "kind": "probability",
             "probability": float(self.probability),
             "seed": int(self.seed) & 0xFFFF_FFFF_FFFF_FFFF,
         }
 
-    def text(self) -> str:
-        """The rule as an attribute of TensorFlow's ops."""
-        chance = struct.pack("<d", self.probability).hex()
-        return f"probability {chance} {int(self.seed) & 0xFFFF_FFFF_FFFF_FFFF}"
 
-
-_ZEROS = {"kind": "zeros", "seed": 0, "low": 0.0, "high": 0.0, "mean": 0.0, "stddev": 0.0}
 _BY_NAME = {rule.__name__: rule for rule in (MinCount, CountingBloomFilter, Probability)}
 
 
@@ -213,3 +193,17 @@ def deserialize(config: dict[str, Any]) -> Admission:
     if name not in _BY_NAME:
         raise ValueError(f"`class_name` must be one of {sorted(_BY_NAME)}. Received: {name!r}")
     return _BY_NAME[name](**config["config"])
+
+
+def from_spec(spec: dict[str, Any] | None) -> Admission | None:
+    """Returns the rule that `Admission.spec` described; None for all keys."""
+    kind = "all" if spec is None else spec["kind"]
+    if spec is None or kind == "all":
+        return None
+    if kind == "min_count":
+        return MinCount(spec["min_count"])
+    if kind == "bloom_filter":
+        return CountingBloomFilter(spec["min_count"], spec["filter_keys"], spec["filter_error"])
+    if kind == "probability":
+        return Probability(spec["probability"], spec["seed"])
+    raise ValueError(f"`admission`: expected a known kind. Received: {kind!r}")

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfra._shared import arrays
+from tfra._shared.json_values import bytes_value, number_value
 
 __all__ = [
-    "Constant", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros", "get",
+    "Constant", "External", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros",
+    "get",
 ]  # fmt: skip
 
 
@@ -27,6 +29,11 @@ class Initializer:
 @dataclass(frozen=True)
 class Zeros(Initializer):
     """Zeros, `False` or empty strings."""
+
+
+@dataclass(frozen=True)
+class External(Initializer):
+    """Rows that the caller computes for each lookup; in the table itself they are zeros."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +155,17 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
         dim: The length of a row.
 
     Returns:
-        A dict of the fields of the engine's `InitializerSpec`.
+        The `initializer` of the engine's JSON form of a table's spec.
 
     Raises:
         ValueError: If a constant row has another length than `dim`.
         TypeError: If a constant cannot be a value of the table.
     """
     kinds = {Zeros: "zeros", Ones: "ones", Constant: "constant", Uniform: "uniform"}
-    kinds |= {Normal: "normal", TruncatedNormal: "truncated_normal"}
+    kinds |= {Normal: "normal", TruncatedNormal: "truncated_normal", External: "external"}
     fields: dict[str, Any] = {
         "kind": kinds[type(initializer)],
         "seed": seed & 0xFFFF_FFFF_FFFF_FFFF,
-        **{"low": 0.0, "high": 0.0, "mean": 0.0, "stddev": 0.0},
     }
     if isinstance(initializer, Uniform):
         fields |= {"low": float(initializer.minval), "high": float(initializer.maxval)}
@@ -170,7 +176,8 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
     return fields
 
 
-def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[Any]:
+def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
+    """The elements of the row, or one that all of them are equal to."""
     arrays.refuse_mask(value, "initializer")
     if dtype == np.dtype(object):
         row = np.asarray(value, dtype=object)
@@ -188,5 +195,9 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> bytes | list[An
             f"`initializer` must be one value or a row of shape ({dim},). "
             f"Received: shape {row.shape}"
         )
-    row = np.broadcast_to(row, (dim,))
-    return row.tolist() if dtype == np.dtype(object) else np.ascontiguousarray(row).tobytes()
+    elements = row.reshape(-1)
+    if elements.dtype == np.dtype(object):
+        return [bytes_value(text) for text in elements]
+    if arrays.is_floating(elements.dtype):
+        return [number_value(float(number)) for number in elements]
+    return elements.tolist()

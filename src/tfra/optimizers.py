@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from tfra._shared import limits
 from tfra._shared.arrays import integer
+from tfra._shared.rule import Rule
 
 __all__ = [
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "Optimizer",
@@ -98,18 +99,19 @@ class Optimizer:
                 f"Received: clipnorm={self.clipnorm}, clipvalue={self.clipvalue}"
             )
 
-    def rule(self) -> dict[str, str | bool | float]:
-        """The rule and the switches that decide the slots, as the engine takes them."""
+    def rule(self) -> Rule:
+        """The rule, with the switches that decide the slots of a row."""
         momentum = getattr(self, "momentum", 0.0) != 0.0
-        return {
-            "kind": self.kind,
-            "momentum": momentum,
+        accumulator = getattr(self, "initial_accumulator_value", None)
+        return Rule(
+            self.kind,
+            momentum=momentum,
             # Keras ignores `nesterov` where there is no momentum.
-            "nesterov": momentum and getattr(self, "nesterov", False),
-            "amsgrad": getattr(self, "amsgrad", False),
-            "centered": getattr(self, "centered", False),
-            "initial_accumulator": float(getattr(self, "initial_accumulator_value", 0.1)),
-        }
+            nesterov=momentum and getattr(self, "nesterov", False),
+            amsgrad=getattr(self, "amsgrad", False),
+            centered=getattr(self, "centered", False),
+            initial_accumulator=None if accumulator is None else float(accumulator),
+        )
 
     def params(self, step: int, **overrides: float | None) -> dict[str, float]:
         """The numbers of one update, as the engine takes them.
@@ -191,7 +193,7 @@ class RowwiseAdagrad(Adagrad):
     Not in Keras: a row carries one number instead of `dim`. The arguments are Adagrad's.
 
     Example:
-    >>> RowwiseAdagrad(learning_rate=0.1).rule()["kind"]
+    >>> RowwiseAdagrad(learning_rate=0.1).rule().kind
     'rowwise_adagrad'
     """
 

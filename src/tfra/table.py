@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 from tfra import _native, initializers, optimizers
 from tfra._bounded import BoundedTable, bound_spec
 from tfra._shared import arrays, limits
+from tfra._shared.rule import Rule
 from tfra._shared.tiers import naming_the_directory, tiers_spec
 from tfra._shared.upkeep import checked_min_norm, checked_ttl
 from tfra._table_content import TableContent
 from tfra._upkeep import TableUpkeep
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
+from tfra.spec import TableSpec
 
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
@@ -125,21 +128,81 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         self._evict_strategy: str = bound["evict_strategy"]
         tiers = tiers_spec(fast_bytes, tier_directory, self._value_dtype)
         self._fast_bytes: int = tiers["fast_bytes"]
+        spec = TableSpec(
+            dim=self._dim,
+            key_dtype=arrays.type_name(self._key_dtype),
+            value_dtype=arrays.type_name(self._value_dtype),
+            initializer=self._initializer,
+            seed=self._seed,
+            rule=self._optimizer.rule() if self._optimizer else Rule(),
+            metadata=self._metadata,
+            admission=self._admission,
+            capacity=room,
+            max_capacity=self._max_capacity or None,
+            evict_strategy=self._evict_strategy,
+            remember_counts=bound["remember_counts"],
+            fast_bytes=self._fast_bytes or None,
+            tier_directory=tiers["directory"],
+        )
         with naming_the_directory():
-            self._native = _native.NativeTable(
-                arrays.type_name(self._key_dtype),
-                arrays.type_name(self._value_dtype),
-                self._dim,
-                initializers.spec(self._initializer, self._seed, self._value_dtype, self._dim),
-                self._optimizer.rule() if self._optimizer else {"kind": "none"},
-                self._metadata,
-                self._admission.spec() if self._admission else {"kind": "all"},
-                room,
-                bound,
-                tiers,
-            )
+            self._native = _native.NativeTable(spec.to_json())
         self._slots = dict(self._native.slots())
+        self._params: _native.UpdateParams | None = None  # Of steps as the optimizer has them.
         self._slot_dtype = arrays.compute_dtype(self._value_dtype)
+
+    @classmethod
+    def from_handle(
+        cls, handle: int, *, optimizer: optimizers.Optimizer | str | None = None
+    ) -> Table:
+        """Returns the table of another framework in this process, which both then use.
+
+        Example:
+        >>> import tfra
+        >>> table = tfra.Table(dim=2)
+        >>> table.upsert([7], [[1.0, 2.0]])
+        >>> tfra.Table.from_handle(table.handle).lookup([7]).tolist()
+        [[1.0, 2.0]]
+
+        Args:
+            handle: The handle of the table: `Table.handle`, or that of a table of
+                `tfra.dynamic_embedding`.
+            optimizer: What `apply_gradients` takes steps by. Its rule must be the one whose slots
+                the table has, if it has slots.
+
+        Raises:
+            TypeError: If the table has int32 keys, or the optimizer is unknown.
+            ValueError: If there is no such table in this process, or it has other slots.
+        """
+        known = optimizers.get(optimizer)
+        rule = known.rule() if known else Rule()
+        native = _native.NativeTable.from_handle(
+            arrays.integer(handle, "handle", 0), rule.to_json()
+        )
+        spec = TableSpec.from_json(native.spec())
+        if spec.key_dtype == "int32":
+            raise TypeError("`handle`: expected a table of int64 or string keys. Received: int32")
+        if known is not None and spec.rule.kind != "none" and spec.rule != rule:
+            raise ValueError(
+                f"`optimizer`: expected one of the rule whose slots the table has, {spec.rule}. "
+                f"Received: {rule}"
+            )
+        table = cls.__new__(cls)
+        table._dim = spec.dim
+        table._key_dtype = arrays.key_dtype(spec.key_dtype)
+        table._value_dtype = arrays.value_dtype(spec.value_dtype)
+        table._initializer, table._seed = spec.initializer, spec.seed
+        table._optimizer = known
+        table._ttl = table._min_norm = None
+        table._metadata = spec.metadata
+        table._admission = spec.admission
+        table._max_capacity = spec.max_capacity or 0
+        table._evict_strategy = spec.evict_strategy
+        table._fast_bytes = spec.fast_bytes or 0
+        table._native = native
+        table._slots = dict(native.slots())
+        table._slot_dtype = arrays.compute_dtype(table._value_dtype)
+        table._params = None
+        return table
 
     @property
     def dim(self) -> int:
@@ -185,6 +248,16 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     def fast_bytes(self) -> int | None:
         """Bytes of memory for rows, or None if all of them are in memory."""
         return self._fast_bytes or None
+
+    @property
+    def spec(self) -> TableSpec:
+        """The description of the table, which other frameworks and files use too."""
+        return TableSpec.from_json(self._native.spec())
+
+    @property
+    def handle(self) -> int:
+        """The number by which this process finds the table; see `from_handle`."""
+        return self._native.handle()
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -393,14 +466,16 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         dtypes = (self._slot_dtype, self._value_dtype)
         array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
         given = self._flat_scores(scores, shape)
-        params = self._optimizer.params(1 if step is None else step, **hyper)
+        if step is not None:
+            step = arrays.integer(step, "step", 1, limits.MAX_STEP)
+        if hyper or self._params is None:
+            params = _native.UpdateParams(json.dumps(self._optimizer.params(1, **hyper)))
+            if not hyper:
+                self._params = params
+        else:
+            params = self._params
         self._native.apply_gradients(
-            flat,
-            arrays.raw_bytes(array),
-            array.dtype.name,
-            params,
-            None if step is None else int(params["step"]),
-            given,
+            flat, arrays.raw_bytes(array), array.dtype.name, params, step, given
         )
 
     def remove(self, keys: Any) -> int:

@@ -24,11 +24,11 @@ void SnapshotAdmission(void*, TF_OpKernelContext* op) {
     TF_DataType key_dtype = TF_INT64;
     for (int i = 0; i < context.inputs(); ++i) {
       const TableUse table = UseTable(context, i, "tables");
-      if (i > 0 && table.named().key_dtype != key_dtype) {
+      if (i > 0 && KeyDtypeOf(table.trained()) != key_dtype) {
         InvalidArgument(std::string("expected `tables` with keys of one type, received ") +
-                        NameOf(key_dtype) + " and " + NameOf(table.named().key_dtype));
+                        NameOf(key_dtype) + " and " + NameOf(KeyDtypeOf(table.trained())));
       }
-      key_dtype = table.named().key_dtype;
+      key_dtype = KeyDtypeOf(table.trained());
       AdmissionState state;
       Check(table->ExportAdmission(&state));
       Append(&all.int_keys, state.int_keys);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/attributes.h"
-#include "runtime/rule_text.h"
+#include "runtime/content_text.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {
@@ -43,17 +43,17 @@ void RequireDistinct(const char* field, const Keys& keys) {
 }  // namespace
 
 Content::Content(const OpContext& context, int first, const TableUse& table)
-    : keys_(table.named(), context.Input(first)),
-      values_(table.named(), context.Input(first + 1), "values"),
+    : keys_(table.trained(), context.Input(first)),
+      values_(table.trained(), context.Input(first + 1), "values"),
       slots_(context.Input(first + 2)),
       metadata_(context.Input(first + 3)),
       scores_(context.Input(first + 4)),
       rules_(context.Input(first + 5)),
       epoch_(context.Input(first + 6)),
-      waiting_keys_(table.named(), context.Input(first + 7)),
+      waiting_keys_(table.trained(), context.Input(first + 7)),
       waiting_seen_(context.Input(first + 8)),
       waiting_filter_(context.Input(first + 9)),
-      sum_keys_(table.named(), context.Input(first + 10)),
+      sum_keys_(table.trained(), context.Input(first + 10)),
       sums_(context.Input(first + 11)) {
   ReadRule(table);
   CheckShapes(table);
@@ -79,7 +79,7 @@ void Content::ReadRule(const TableUse& table) {
   const auto* texts = rules_.data<const TString>();
   for (int64_t i = 0; i < rules_.elements(); ++i) {
     const std::string text(texts[i].view());
-    const RuleSpec rule = RuleOf(text);
+    const RuleSpec rule = RuleOfContent(text);
     size_t elements;
     const Status status = CheckRule(rule, spec.value_type, spec.dim, &elements);
     if (!status.ok()) InvalidArgument("`rule`: " + status.message());

@@ -8,7 +8,7 @@
 #include "ops/kernels.h"
 #include "runtime/aligned.h"
 #include "runtime/arguments.h"
-#include "runtime/rule_text.h"
+#include "runtime/content_text.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {
@@ -115,7 +115,7 @@ class Exporter {
   }
 
  private:
-  TF_DataType key_dtype() const { return tables_[0].named().key_dtype; }
+  TF_DataType key_dtype() const { return KeyDtypeOf(tables_[0].trained()); }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
   size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
   bool has_metadata() const { return first()->spec().metadata; }
@@ -272,13 +272,11 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
       for (const TableUse& table : tables) {
         if (rule.kind == RuleKind::kNone) rule = table->spec().rule;
       }
-      const auto fits = [&](const TableUse& table) {
-        return table->spec().rule == rule && !table.named().slots_start_anew;
-      };
+      const auto fits = [&](const TableUse& table) { return table.HasSlotsOf(rule); };
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
     for (int i = 0; i < context.inputs(); ++i) {
-      UseTable(context, i, "tables").TakeRule(rule);
+      Check(UseTable(context, i, "tables").UseRule(rule));
     }
   }
 }
@@ -305,7 +303,7 @@ void ExportPart(void*, TF_OpKernelContext* op) {
     Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
     const auto rows = static_cast<int64_t>(batch.size);
     const ValueType type = table->spec().value_type;
-    const TF_DataType key_dtype = table.named().key_dtype;
+    const TF_DataType key_dtype = KeyDtypeOf(table.trained());
     const Tensor keys = context.Output(0, key_dtype, {rows});
     if (key_dtype == TF_STRING) {
       StoreStrings(batch.string_keys, keys);
@@ -340,10 +338,10 @@ void Snapshot(void*, TF_OpKernelContext* op) {
     exporter.Run(
         {.each_key_once = true, .values = true, .slots_and_metadata = true, .scores = true});
     const TableUse& table = exporter.first();
-    StoreStrings({TextOf(table->spec().rule)}, context.Output(5, TF_STRING, {1}));
+    StoreStrings({SpecTextOf(table->spec())}, context.Output(5, TF_STRING, {1}));
     auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();
     epoch[0] = table->epoch();
-    epoch[1] = table.named().steps;
+    epoch[1] = table.trained().epoch_steps();
   });
 }
 

@@ -68,9 +68,9 @@ void PoolRows(void* kernel, TF_OpKernelContext* context);
 // optimizer (a name that no other has); optimizer_name and worker: those of one name share slots if
 // they are of different workers; table_name; keeps, what it has in the table: 'nothing',
 // 'slots' or all 'rows'.
-void* NewClaimKernel(TF_OpKernelConstruction* construction);
-void DeleteClaimKernel(void* kernel);
-void Claim(void* kernel, TF_OpKernelContext* context);
+void* NewBindKernel(TF_OpKernelConstruction* construction);
+void DeleteBindKernel(void* kernel);
+void Bind(void* kernel, TF_OpKernelContext* context);
 // What the next ones do to a table that has another rule: see TableUse. Attributes: rule;
 // new_keys, but not for LookupRows; and, for ApplyGradients, params.
 void* NewLookupRowsKernel(TF_OpKernelConstruction* construction);
@@ -142,5 +142,7 @@ void SetEpoch(void*, TF_OpKernelContext* context);
 void Epoch(void*, TF_OpKernelContext* context);
 // -> the number of tables in this process
 void CountTables(void*, TF_OpKernelContext* context);
+// table -> handle: the number by which other frameworks of the process find the table.
+void TableHandle(void*, TF_OpKernelContext* context);
 
 }  // namespace tfra::tf

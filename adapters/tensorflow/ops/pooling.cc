@@ -140,9 +140,9 @@ void LookupPooled(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [&](const OpContext& context) {
     const auto& wanted = *static_cast<const PoolingKernel*>(kernel);
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     const Segments segments(wanted, keys, context.Input(2), context.Input(3));
-    const Values row(table.named(), context.Input(4), "row");
+    const Values row(table.trained(), context.Input(4), "row");
     row.RequireOneRow();
     wanted.RequireResultOf(table->spec().value_type);
     Dims dims = {segments.size()};

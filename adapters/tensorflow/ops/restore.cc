@@ -19,7 +19,7 @@ struct RestoreKernel {
 
 constexpr size_t kBatch = 16384;
 // Of tables with a budget. The rows of one call are in memory together, and rows that were exported
-// one after the other are of the same shard.
+// one after the other are of the same stripe.
 constexpr size_t kTieredBatch = 1024;
 
 // Rows of fixed size, of which some are picked.
@@ -113,11 +113,11 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
                  int32_t part) {
   const TableSpec& spec = table->spec();
   Check(table->Clear());
-  table.ForgetOwner();
+  table.trained().Unbind();
   if (IsBounded(*table) && content.epoch() != nullptr) {
     // Before the rows come: their scores belong to it.
     table->SetEpoch(static_cast<uint32_t>(content.epoch()[0]));
-    table.named().steps = content.epoch()[1];
+    table.trained().set_epoch_steps(content.epoch()[1]);
   }
   // What was saved without slots, metadata or scores is restored with initial ones.
   const void* slots = content.slots();
@@ -133,7 +133,7 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
     return;
   }
   // Rows come in the order of an export, batch by batch: a table that grew meanwhile would have all
-  // keys in the first part of each shard.
+  // keys in the first part of each stripe.
   const int64_t of_part = part_of == nullptr ? static_cast<int64_t>(keys.size)
                                              : std::count(part_of, part_of + keys.size, part);
   Check(table->Reserve(of_part));
@@ -211,7 +211,7 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
     for (int i = 0; i < tables; ++i) {
       TableUse table = UseTable(context, i, "tables");
       // What was trained goes on with its slots, before an optimizer is known here too.
-      if (content.rule()) table.TakeRule(*content.rule());
+      if (content.rule()) Check(table.UseRule(*content.rule()));
       RestoreRows(table, content, part_of, static_cast<int32_t>(split.first_part) + i);
       restore_admission(table, i);  // After the rows, which clear it.
     }

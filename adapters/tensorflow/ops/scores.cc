@@ -26,7 +26,7 @@ ScorePredicate RangeOf(const OpContext& context) {
 // Outputs 0 to 2: keys, values, scores.
 void SetRows(const OpContext& context, const TableUse& table, const ExportBatch& batch) {
   const auto rows = static_cast<int64_t>(batch.size);
-  const TF_DataType key_dtype = table.named().key_dtype;
+  const TF_DataType key_dtype = KeyDtypeOf(table.trained());
   const Tensor keys = context.Output(0, key_dtype, {rows});
   if (key_dtype == TF_STRING) {
     StoreStrings(batch.string_keys, keys);
@@ -53,8 +53,8 @@ void SetRows(const OpContext& context, const TableUse& table, const ExportBatch&
 void InsertAndEvict(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const Values values(table.named(), context.Input(2), "values");
+    const Keys keys(table.trained(), context.Input(1));
+    const Values values(table.trained(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const KeyScores scores(context, 3, table, keys);
     bool* rejected = context.Output(3, TF_BOOL, keys.dims()).data<bool>();
@@ -69,8 +69,8 @@ void InsertAndEvict(void*, TF_OpKernelContext* op) {
 void FindOrInsert(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const Values rows(table.named(), context.Input(2), "defaults");
+    const Keys keys(table.trained(), context.Input(1));
+    const Values rows(table.trained(), context.Input(2), "defaults");
     const bool initial = context.InputScalar<bool>(3, "initial");
     const KeyScores scores(context, 4, table, keys);
     Defaults defaults;
@@ -95,8 +95,8 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
 void AssignExisting(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const Values values(table.named(), context.Input(2), "values");
+    const Keys keys(table.trained(), context.Input(1));
+    const Values values(table.trained(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const KeyScores scores(context, 3, table, keys);
     Check(table->AssignExisting(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
@@ -106,7 +106,7 @@ void AssignExisting(void*, TF_OpKernelContext* op) {
 void AssignScores(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     const Tensor scores = context.Input(2);
     RequireShape(scores, keys.dims(), "scores");
     RequireNoNegative(scores);
@@ -117,7 +117,7 @@ void AssignScores(void*, TF_OpKernelContext* op) {
 void LookupScores(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     auto* scores = context.Output(0, TF_INT64, keys.dims()).data<uint64_t>();
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
     Check(table->LookupScores(keys.batch(), scores, exists));
@@ -128,7 +128,7 @@ void LookupScores(void*, TF_OpKernelContext* op) {
 void Contains(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     bool* exists = context.Output(0, TF_BOOL, keys.dims()).data<bool>();
     Check(table->Contains(keys.batch(), exists));
   });
@@ -170,7 +170,7 @@ void SetEpoch(void*, TF_OpKernelContext* op) {
     const int64_t epoch = context.InputInteger(1, "epoch", 0, kMaxEpoch);
     const TableUse table = UseTable(context, 0);
     table->SetEpoch(static_cast<uint32_t>(epoch));
-    table.named().steps = 0;
+    table.trained().set_epoch_steps(0);
   });
 }
 

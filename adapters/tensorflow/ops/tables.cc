@@ -9,11 +9,11 @@ template <Missing kMissing, bool kExists>
 void Lookup(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     constexpr const char* kName = kMissing == Missing::kOneRow      ? "default_value"
                                   : kMissing == Missing::kRowPerKey ? "default_values"
                                                                     : "like_row";
-    const Values defaults(table.named(), context.Input(2), kName);
+    const Values defaults(table.trained(), context.Input(2), kName);
 
     Defaults given{Defaults::kOneRow, defaults.data()};
     Dims dims = keys.dims();
@@ -36,8 +36,8 @@ void Lookup(void*, TF_OpKernelContext* op) {
 void Insert(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const Values values(table.named(), context.Input(2), "values");
+    const Keys keys(table.trained(), context.Input(1));
+    const Values values(table.trained(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const KeyScores scores(context, 3, table, keys);
     Check(table->Assign(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
@@ -55,8 +55,8 @@ void DeleteNewKeysKernel(void* kernel) { delete static_cast<NewKeys*>(kernel); }
 void Accumulate(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
-    const Values deltas(table.named(), context.Input(2), "values_or_deltas");
+    const Keys keys(table.trained(), context.Input(1));
+    const Values deltas(table.trained(), context.Input(2), "values_or_deltas");
     deltas.RequireRowPerKey(keys);
     const Tensor exists = context.Input(3);
     RequireShape(exists, keys.dims(), "exists");
@@ -69,7 +69,7 @@ void Accumulate(void* kernel, TF_OpKernelContext* op) {
 void Remove(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     size_t removed;
     Check(table->Remove(keys.batch(), &removed));
   });
@@ -83,6 +83,13 @@ void Size(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const auto size = static_cast<int64_t>(UseTable(context, 0)->size());
     *context.Output(0, TF_INT64, {}).data<int64_t>() = size;
+  });
+}
+
+void TableHandle(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) {
+    const auto handle = static_cast<int64_t>(UseTable(context, 0).trained().handle());
+    *context.Output(0, TF_INT64, {}).data<int64_t>() = handle;
   });
 }
 

@@ -29,7 +29,7 @@ void SetScalar(const OpContext& context, int output, uint64_t number) {
 void Touch(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     Check(table->Touch(keys.batch(), *static_cast<const NewKeys*>(kernel)));
   });
 }
@@ -37,7 +37,7 @@ void Touch(void* kernel, TF_OpKernelContext* op) {
 void LookupMetadata(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     const std::unique_ptr<RowMetadata[]> metadata(new RowMetadata[keys.size()]);
     auto* time = context.Output(0, TF_INT64, keys.dims()).data<int64_t>();
     auto* count = context.Output(1, TF_INT64, keys.dims()).data<int64_t>();
@@ -73,7 +73,7 @@ void Restrict(void* kernel, TF_OpKernelContext* op) {
 void Evict(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
-    const Keys keys(table.named(), context.Input(1));
+    const Keys keys(table.trained(), context.Input(1));
     size_t evicted;
     Check(table->Evict(keys.batch(), &evicted));
     SetScalar(context, 0, evicted);

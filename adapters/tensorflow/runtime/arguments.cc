@@ -14,8 +14,8 @@ std::vector<std::string_view> ViewsOf(const Tensor& tensor) {
 
 }  // namespace
 
-std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input, const char* name) {
-  std::shared_ptr<NamedTable> table = Registry::Get().Find(context.Resource(input, name));
+std::shared_ptr<TrainedTable> FindTable(const OpContext& context, int input, const char* name) {
+  std::shared_ptr<TrainedTable> table = Registry::Get().Find(context.Resource(input, name));
   if (table == nullptr) {
     throw OpError(TF_FAILED_PRECONDITION,
                   "the table was not created in this process, or is gone. In a graph, the ops of "
@@ -26,7 +26,7 @@ std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input, const
 
 void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores) {
   const TableSpec &expected = first->spec(), &spec = table->spec();
-  if (table.named().key_dtype == first.named().key_dtype &&
+  if (KeyDtypeOf(table.trained()) == KeyDtypeOf(first.trained()) &&
       spec.value_type == expected.value_type && spec.dim == expected.dim &&
       (!metadata || spec.metadata == expected.metadata) &&
       (!scores || IsBounded(*table) == IsBounded(*first))) {
@@ -40,8 +40,8 @@ void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, b
       " values");
 }
 
-Keys::Keys(const NamedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
-  RequireType(tensor_.type(), table.key_dtype, "keys");
+Keys::Keys(const TrainedTable& table, Tensor tensor) : Keys(std::move(tensor)) {
+  RequireType(tensor_.type(), KeyDtypeOf(table), "keys");
 }
 
 Keys::Keys(Tensor tensor)
@@ -65,12 +65,12 @@ Keys::Keys(Tensor tensor)
   }
 }
 
-Values::Values(const NamedTable& table, Tensor tensor, const char* name)
-    : row_dims_(table.scalars ? Dims() : Dims{table.table->spec().dim}),
+Values::Values(const TrainedTable& table, Tensor tensor, const char* name)
+    : row_dims_(table.is_scalar() ? Dims() : Dims{table.dim()}),
       name_(name),
       tensor_(std::move(tensor)),
       dims_(tensor_.dims()) {
-  RequireType(tensor_.type(), DataTypeOf(table.table->spec().value_type), name);
+  RequireType(tensor_.type(), DataTypeOf(table.value_type()), name);
   if (tensor_.type() == TF_STRING) views_ = ViewsOf(tensor_);
 }
 

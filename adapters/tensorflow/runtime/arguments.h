@@ -13,8 +13,8 @@
 namespace tfra::tf {
 
 // The table that a resource handle names. Throws if there is none.
-std::shared_ptr<NamedTable> FindTable(const OpContext& context, int input,
-                                      const char* name = "table");
+std::shared_ptr<TrainedTable> FindTable(const OpContext& context, int input,
+                                        const char* name = "table");
 inline TableUse UseTable(const OpContext& context, int input, const char* name = "table") {
   return TableUse(FindTable(context, input, name));
 }
@@ -27,7 +27,7 @@ void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, b
 class Keys {
  public:
   // Throws if their type is not the table's.
-  Keys(const NamedTable& table, Tensor tensor);
+  Keys(const TrainedTable& table, Tensor tensor);
   // Of no table. REQUIRES: keys of a type that tables have.
   explicit Keys(Tensor tensor);
 
@@ -48,7 +48,7 @@ class Keys {
 // table's.
 class Values {
  public:
-  Values(const NamedTable& table, Tensor tensor, const char* name);
+  Values(const TrainedTable& table, Tensor tensor, const char* name);
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }

@@ -84,6 +84,8 @@ void Check(const Status& status) {
       throw OpError(TF_RESOURCE_EXHAUSTED, status.message());
     case StatusCode::kIoError:
       throw OpError(TF_INTERNAL, status.message());
+    case StatusCode::kFailedPrecondition:
+      throw OpError(TF_FAILED_PRECONDITION, status.message());
     case StatusCode::kInvalidArgument:
     case StatusCode::kWrongType:
       throw OpError(TF_INVALID_ARGUMENT, status.message());

@@ -3,7 +3,7 @@
 // Every call that can fail returns a Status. A call that returns a failure has changed nothing,
 // unless its own comment says otherwise. Adapters turn the code into an exception once, at the
 // boundary: kWrongType -> TypeError, kInvalidArgument -> ValueError, kOutOfMemory -> MemoryError,
-// kIoError and kStorageFull -> OSError.
+// kIoError and kStorageFull -> OSError, kFailedPrecondition -> RuntimeError.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ enum class StatusCode : uint8_t {
   kWrongType,
   kOutOfMemory,
   kIoError,
-  kStorageFull,  // A disk, a quota, or the size that a file may have, is used up.
+  kFailedPrecondition,  // Another optimizer is bound to the table.
+  kStorageFull,         // A disk, a quota, or the size that a file may have, is used up.
 };
 
 class [[nodiscard]] Status {
@@ -37,6 +38,9 @@ class [[nodiscard]] Status {
   }
   static Status IoError(std::string message) {
     return Status(StatusCode::kIoError, std::move(message));
+  }
+  static Status FailedPrecondition(std::string message) {
+    return Status(StatusCode::kFailedPrecondition, std::move(message));
   }
   static Status StorageFull(std::string message) {
     return Status(StatusCode::kStorageFull, std::move(message));

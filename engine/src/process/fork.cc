@@ -10,27 +10,30 @@
 //
 // The lock order. A thread that holds a lock takes only locks that come later in this list:
 //
-//   1. the list of tables              (table_base.cc)
-//   2. RowTiers::StripeTier::demoting   in ascending order of stripes
-//   3. Stripe::mutex                    in ascending order of stripes
-//   4. RowTiers::covering_
-//   5. RowArena::mutex_
-//   6. RowRecords::claiming_
-//   7. RowRecords::mutex_
-//   8. CountMemory::mutex_
-//   9. the mutex of retired memory     (read_guard.cc)
-//  10. PagePool::mutex_
-//  11. the mutex of the thread pool    (thread_pool.cc)
+//   1. the list of trained tables      (trained_table.cc)
+//   2. TrainedTable::changing_          in ascending order of handles
+//   3. TrainedTable::binding_
+//   4. the list of tables              (table_base.cc)
+//   5. RowTiers::StripeTier::demoting   in ascending order of stripes
+//   6. Stripe::mutex                    in ascending order of stripes
+//   7. RowTiers::covering_
+//   8. RowArena::mutex_
+//   9. RowRecords::claiming_
+//  10. RowRecords::mutex_
+//  11. CountMemory::mutex_
+//  12. the mutex of retired memory     (read_guard.cc)
+//  13. PagePool::mutex_
+//  14. the mutex of the thread pool    (thread_pool.cc)
 //
-// No thread holds locks of the levels 2 to 6 of two tables. Level 7 is different: a thread that
-// holds a stripe of one table may free retired slots of another. Therefore fork takes the locks
+// No thread holds locks of the levels 5 to 9 of two tables. Level 10 is different: a thread that
+// holds a stripe of one table may free retired records of another. Therefore fork takes the locks
 // level by level, and not table by table. Mutexes that live in the memory of one call come last of
 // all, and a forked child never sees them again.
 //
-// fork takes the levels 1, 2, 3, 5, 9 and 10. The others need not be taken:
-//   - 4, 6 and 8 are held only by threads that hold a lock of level 2 or 3.
-//   - 7: a child never takes it, since it cannot use the file of its parent (row_slots.cc).
-//   - 11: the child has a new thread pool.
+// fork takes the levels 1 to 6, 8, 12 and 13. The others need not be taken:
+//   - 7, 9 and 11 are held only by threads that hold a lock of level 5 or 6.
+//   - 10: a child never takes it, since it cannot use the file of its parent (row_records.cc).
+//   - 14: the child has a new thread pool.
 //
 // A new mutex of the engine gets a place in this list. Variables inside of functions whose
 // initialization runs code (static, std::call_once) hold a lock meanwhile: this file initializes
@@ -47,38 +50,43 @@
 #include "memory/read_guard.h"
 #include "table/table_base.h"
 #include "tfra/thread_pool.h"
+#include "tfra/trained_table.h"
 #include "tiers/row_file.h"
 
 namespace tfra {
 namespace {
 
 void Prepare() {
+  TrainedTable::LockAllForFork();
   TableBase::LockAllForFork();
   LockRetired();
   LockPagePool();
 }
 
-void Unlock() {
+void Unlock(bool in_child) {
   UnlockPagePool();
   UnlockRetired();
   TableBase::UnlockAllAfterFork();
+  TrainedTable::UnlockAllAfterFork(in_child);
 }
 
-void StartChild() {
+void GoOnInParent() { Unlock(false); }
+
+void GoOnInChild() {
   ForgetOtherThreads();
   StartThreadPool();
   CountFork();
-  Unlock();
+  Unlock(true);
 }
 
 // Runs when the library is loaded. Calls everything whose first call initializes something.
 [[gnu::constructor]] void Load() {
   Prepare();
-  Unlock();
+  GoOnInParent();
   StartThreadPool();
   (void)KernelsFor(BestIsa());
   // Fails only without memory for it. Then forks are as they would be without this file.
-  (void)pthread_atfork(Prepare, Unlock, StartChild);
+  (void)pthread_atfork(Prepare, GoOnInParent, GoOnInChild);
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ CALLS: dict[str, Call] = {
     "TfraTrainablePooled": Call({"keys": KEYS, **POOLED, "values": ROWS[:2]},
                                 {**SUM, "value_dtype": tf.float32}, may_be_empty=("weights",),
                                 any_type=("Tk", "Ts", "value_dtype"), any_width=("values",)),
-    "TfraClaim": Call({"step": scalar(1)}, {"optimizer": "a", "optimizer_name": "a", "worker": "",
+    "TfraBind": Call({"step": scalar(1)}, {"optimizer": "a", "optimizer_name": "a", "worker": "",
                                             "table_name": "t", "keeps": "slots"}),
     "TfraApplyGradients": Call(
         {"keys": KEYS, "gradients": ROWS, "learning_rate": scalar(0.1, np.float64),

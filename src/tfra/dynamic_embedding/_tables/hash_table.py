@@ -28,7 +28,8 @@ from tfra.dynamic_embedding._tables.initializers import (
 from tfra.dynamic_embedding._tables.shown_tables import ShownTables
 from tfra.dynamic_embedding._tables.table_saving import TableSaving
 from tfra.dynamic_embedding._tables.table_training import TableTraining
-from tfra.dynamic_embedding._tables.table_upkeep import TableUpkeep
+from tfra.dynamic_embedding._tables.table_upkeep import TableUpkeep, require_eager
+from tfra.spec import TableSpec
 
 
 class HashTable(
@@ -148,22 +149,32 @@ class HashTable(
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table unless it is there, and lets the resource behind the handle own it."""
-        token = ops.tfra_table_create(
-            handle,
-            key_dtype=self._key_dtype,
-            value_dtype=self._value_dtype,
-            dim=self._dim if self._row_shape else 0,
-            capacity=self._capacity,
-            initializer=self._initial.attribute(),
-            metadata=self._metadata,
-            admission=self._admission.text() if self._admission else "",
-            **self._create_options(),
-        )
+        token = ops.tfra_table_create(handle, spec=self._spec().to_json())
         return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
 
-    def _create_options(self) -> dict[str, Any]:
-        """More attributes of the op that makes the table."""
-        return {}
+    def _spec(self, **more: Any) -> TableSpec:
+        """The description of the table, with the fields that only some classes have."""
+        return TableSpec(
+            dim=self._dim,
+            key_dtype=self._key_dtype.name,
+            value_dtype=self._value_dtype.name,
+            scalar=not self._row_shape,
+            initializer=self._initial.initializer,
+            seed=self._initial.seed,
+            metadata=self._metadata,
+            admission=self._admission,
+            capacity=self._capacity,
+            **more,
+        )
+
+    def handle(self) -> int:
+        """Returns the number by which this process finds the table: see `tfra.Table.from_handle`.
+
+        Raises:
+            RuntimeError: In a graph.
+        """
+        require_eager("handle", None)
+        return int(ops.tfra_table_handle(self.resource_handle))
 
     def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
         """What a writing op is told of the scores of its keys: one tensor, or nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +26,21 @@ class ConstantRow:
 
     row: np.ndarray[Any, Any]  # Of the value type; its shape is that of a row: (dim,) or ().
 
-    def attribute(self) -> str:
-        """Returns what the op that creates a table is told."""
+    external: bool = False  # Whether code outside of the engine makes the rows.
+
+    @property
+    def initializer(self) -> initializers.Initializer:
+        """What a table's spec says."""
+        if self.external:
+            return initializers.External()
         if self.row.dtype.kind in "SUO":
-            return "zeros"  # Strings are given to each lookup.
-        return "constant " + np.ascontiguousarray(self.row).tobytes().hex()
+            return initializers.Zeros()  # Strings are given to each lookup.
+        return initializers.Constant(self.row)
+
+    @property
+    def seed(self) -> int:
+        """What a table's spec says."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -41,17 +50,6 @@ class RandomRows:
     initializer: initializers.Uniform | initializers.Normal
     seed: int
     dim: int
-
-    def attribute(self) -> str:
-        """Returns what the op that creates a table is told."""
-        match self.initializer:
-            case initializers.Uniform(low, high):
-                kind, a, b = "uniform", low, high
-            case initializers.TruncatedNormal(mean, stddev):
-                kind, a, b = "truncated_normal", mean, stddev
-            case initializers.Normal(mean, stddev):
-                kind, a, b = "normal", mean, stddev
-        return f"{kind} {self.seed} {struct.pack('<d', a).hex()} {struct.pack('<d', b).hex()}"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Update rules as the texts that ops and checkpoints hold: see `rule_text.h` of the adapter."""
+"""Update rules as ops take them: in the JSON form of `tfra.TableSpec`."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
-import struct
 from dataclasses import dataclass
 
 from tfra import optimizers
+from tfra._shared.rule import Rule, RuleSlot
 
 # Hyper-parameters that are tensors, given to each step, or are dealt with before the engine.
 _NOT_IN_TEXT = ("step", "learning_rate", "clipnorm", "clipvalue")
@@ -45,21 +45,14 @@ class Slot:
 
 
 def rule_text(optimizer: optimizers.Optimizer) -> str:
-    """Returns the rule of an optimizer of the engine."""
-    rule = optimizer.rule()
-    words = [str(rule["kind"])]
-    words += [name for name in ("momentum", "nesterov", "amsgrad", "centered") if rule[name]]
-    if "initial_accumulator_value" in {field.name for field in dataclasses.fields(optimizer)}:
-        initial = float(rule["initial_accumulator"])
-        if initial != 0.1:  # The engine's default.
-            words.append(f"initial_accumulator={_digits(initial)}")
-    return " ".join(words)
+    """Returns the rule of an optimizer of the engine, as ops take it."""
+    return optimizer.rule().to_json()
 
 
 def params_text(optimizer: optimizers.Optimizer) -> str:
-    """Returns the hyper-parameters of an optimizer of the engine."""
+    """Returns the hyper-parameters of an optimizer of the engine, as ops take them."""
     params = optimizer.params(step=1)
-    return " ".join(f"{n}={_digits(x)}" for n, x in params.items() if n not in _NOT_IN_TEXT)
+    return json.dumps({name: x for name, x in params.items() if name not in _NOT_IN_TEXT})
 
 
 @dataclass(frozen=True)
@@ -115,12 +108,7 @@ class CustomRule:
 
     def text(self) -> str:
         """Returns what ops are told."""
-        words = ["custom"]
-        for slot in self.slots:
-            kind = "row" if slot.elements == self.dim else "scalar"
-            words.append(f"{slot.name.encode().hex()}:{kind}:{_digits(slot.initial)}")
-        return " ".join(words)
-
-
-def _digits(number: float) -> str:
-    return struct.pack("<d", number).hex()
+        slots = tuple(
+            RuleSlot(slot.name, slot.elements != self.dim, slot.initial) for slot in self.slots
+        )
+        return Rule("custom", slots=slots).to_json()

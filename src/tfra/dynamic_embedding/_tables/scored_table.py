@@ -9,6 +9,7 @@ from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import ops, tf
 from tfra.dynamic_embedding._tables.config import HkvEvictStrategy, HkvHashTableConfig
 from tfra.dynamic_embedding._tables.initializers import RandomRows
+from tfra.spec import TableSpec
 
 _EPOCHS = (HkvEvictStrategy.EPOCHLRU, HkvEvictStrategy.EPOCHLFU)
 
@@ -48,14 +49,15 @@ class ScoredTable:
         """Bytes of memory for rows, or None if all of them are in memory."""
         return self._config.fast_bytes
 
-    def _create_options(self) -> dict[str, Any]:
-        return {
-            "max_capacity": self._config.max_capacity,
-            "evict_strategy": self._config.evict_strategy.name.lower(),
-            "step_per_epoch": self._config.step_per_epoch,
-            "fast_bytes": self._config.fast_bytes or 0,
-            "tier_directory": self._config.tier_directory or "",
-        }
+    def _spec(self, **more: Any) -> TableSpec:
+        return super()._spec(
+            max_capacity=self._config.max_capacity,
+            evict_strategy=self._config.evict_strategy.name.lower(),
+            steps_per_epoch=self._config.step_per_epoch,
+            fast_bytes=self._config.fast_bytes,
+            tier_directory=self._config.tier_directory,
+            **more,
+        )
 
     def _scores(self, keys: tf.Tensor, given: Any = None) -> list[tf.Tensor]:
         if given is None:

@@ -66,7 +66,7 @@ class TableTraining:
         """
         owner = None if self.owner is None else self.owner()
         with self._ready():
-            claimed = ops.tfra_claim(
+            claimed = ops.tfra_bind(
                 self.resource_handle,
                 tf.cast(step, tf.int64),
                 optimizer=optimizer.unique_name,

@@ -19,6 +19,7 @@ from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator, KVCr
 from tfra.dynamic_embedding._tables.hash_table import HashTable
 from tfra.dynamic_embedding._tables.initializers import (
     ComputedRows,
+    ConstantRow,
     NewRows,
     constant_row,
     initial_rows,
@@ -145,7 +146,8 @@ class Variable(
         if isinstance(initial, ComputedRows):
             self._computed = initial
             zero = "" if self._value_dtype == tf.string else 0
-            initial = constant_row(zero, self._value_dtype, (self._dim,))
+            row = constant_row(zero, self._value_dtype, (self._dim,)).row
+            initial = ConstantRow(row, external=True)
         # Whether rows carry the time of the last update and the number of updates.
         self.keeps_usage = needs_usage(restrict_policy) or ttl is not None or min_norm is not None
         new_rows = NewRows(initial, self.keeps_usage, self.admission)

@@ -1,4 +1,4 @@
-#include "runtime/rule_text.h"
+#include "runtime/content_text.h"
 
 #include <sstream>
 #include <utility>
@@ -10,7 +10,7 @@ namespace tfra::tf {
 namespace {
 
 constexpr std::pair<const char*, RuleKind> kKinds[] = {
-    {kNoRule, RuleKind::kNone},      {"sgd", RuleKind::kSgd},
+    {"none", RuleKind::kNone},       {"sgd", RuleKind::kSgd},
     {"adagrad", RuleKind::kAdagrad}, {"rowwise_adagrad", RuleKind::kRowwiseAdagrad},
     {"adam", RuleKind::kAdam},       {"adamw", RuleKind::kAdamW},
     {"adamax", RuleKind::kAdamax},   {"nadam", RuleKind::kNadam},
@@ -27,20 +27,6 @@ constexpr std::pair<const char*, bool RuleSpec::*> kSwitches[] = {
 };
 
 constexpr char kInitialAccumulator[] = "initial_accumulator";
-
-constexpr std::pair<const char*, double UpdateParams::*> kParams[] = {
-    {"momentum", &UpdateParams::momentum},
-    {"beta_1", &UpdateParams::beta_1},
-    {"beta_2", &UpdateParams::beta_2},
-    {"rho", &UpdateParams::rho},
-    {"epsilon", &UpdateParams::epsilon},
-    {"l1", &UpdateParams::l1},
-    {"l2", &UpdateParams::l2},
-    {"l2_shrinkage", &UpdateParams::l2_shrinkage},
-    {"learning_rate_power", &UpdateParams::learning_rate_power},
-    {"beta", &UpdateParams::beta},
-    {"weight_decay", &UpdateParams::weight_decay},
-};
 
 // The value of `name` in a table of pairs, or null.
 template <typename Table>
@@ -82,9 +68,25 @@ void SetSwitch(const std::string& word, const std::string& text, RuleSpec* rule)
   rule->*(*field) = true;
 }
 
-}  // namespace
+std::string TextOf(const RuleSpec& rule) {
+  std::string text;
+  for (const auto& [name, kind] : kKinds) {
+    if (kind == rule.kind) text = name;
+  }
+  for (const auto& [name, field] : kSwitches) {
+    if (rule.*field) text += std::string(" ") + name;
+  }
+  if (rule.initial_accumulator != RuleSpec().initial_accumulator) {
+    text += std::string(" ") + kInitialAccumulator + "=" + DigitsOf(rule.initial_accumulator);
+  }
+  for (const SlotSpec& slot : rule.slots) {
+    text += " " + tf::DigitsOf(slot.name.data(), slot.name.size()) +
+            (slot.scalar ? ":scalar:" : ":row:") + DigitsOf(slot.initial);
+  }
+  return text;
+}
 
-RuleSpec RuleOf(const std::string& text) {
+RuleSpec RuleOfText(const std::string& text) {
   std::istringstream words(text);
   std::string word;
   words >> word;
@@ -108,34 +110,19 @@ RuleSpec RuleOf(const std::string& text) {
   return rule;
 }
 
-std::string TextOf(const RuleSpec& rule) {
-  std::string text;
-  for (const auto& [name, kind] : kKinds) {
-    if (kind == rule.kind) text = name;
-  }
-  for (const auto& [name, field] : kSwitches) {
-    if (rule.*field) text += std::string(" ") + name;
-  }
-  if (rule.initial_accumulator != RuleSpec().initial_accumulator) {
-    text += std::string(" ") + kInitialAccumulator + "=" + DigitsOf(rule.initial_accumulator);
-  }
-  for (const SlotSpec& slot : rule.slots) {
-    text += " " + tf::DigitsOf(slot.name.data(), slot.name.size()) +
-            (slot.scalar ? ":scalar:" : ":row:") + DigitsOf(slot.initial);
-  }
-  return text;
+}  // namespace
+
+std::string SpecTextOf(const TableSpec& spec) {
+  TableSpec portable = spec;
+  portable.tiers.directory.clear();
+  return PrintTableSpec(portable);
 }
 
-UpdateParams ParamsOf(const std::string& text) {
-  std::istringstream words(text);
-  UpdateParams params;
-  for (std::string word; words >> word;) {
-    const auto [name, number] = Split(word, '=');
-    const auto* field = Find(kParams, name);
-    if (field == nullptr) InvalidArgument("unknown hyper-parameter: " + text);
-    params.*(*field) = DoubleOf(number);
-  }
-  return params;
+RuleSpec RuleOfContent(const std::string& text) {
+  if (text.empty() || text[0] != '{') return RuleOfText(text);
+  TableSpec spec;
+  Check(ParseTableSpec(text, &spec));
+  return spec.rule;
 }
 
 }  // namespace tfra::tf

@@ -1,0 +1,156 @@
+// A table together with the optimizer that trains it: which optimizer is bound to it, how many
+// steps were taken, and which slots its rows have. Every framework of a process uses tables through
+// this class, and finds the same table by its handle.
+//
+// Rules: a table is made before its optimizer is known. The rule comes with the first step, and
+// rows then get its slots: the table is copied once into rows of the other layout (UseRule). Calls
+// of other threads wait for that copy; it waits for the calls that are under way.
+//
+// Binding: rows have the slots of one optimizer. An optimizer binds itself before each step (Bind).
+// A new optimizer takes the place of the one before it, and its first step starts the slots anew.
+// An optimizer whose place was taken is refused, until it starts again with step 1. After a restore
+// no optimizer is bound: the next one to bind goes on with the restored slots.
+//
+// Threads: any thread may call anything at any time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "tfra/table.h"
+
+namespace tfra {
+
+// Epochs that optimizer steps reach. Frameworks without unsigned integers show scores, whose high
+// halves are epochs, as int64.
+inline constexpr uint32_t kMaxEpoch = INT32_MAX;
+
+// An optimizer, as the tables that it trains know it.
+struct OptimizerName {
+  std::string name;    // Workers that train a table together give their optimizers one name.
+  std::string unique;  // No other optimizer has this name.
+  std::string worker;  // The process that the optimizer is in.
+};
+
+// What an optimizer has in a table.
+enum class OptimizerKeeps : uint8_t { kNothing, kSlots, kRows };
+
+class TrainedTable {
+ public:
+  static Status Create(const TableSpec& spec, std::shared_ptr<TrainedTable>* table);
+  ~TrainedTable();
+  TrainedTable(const TrainedTable&) = delete;
+  TrainedTable& operator=(const TrainedTable&) = delete;
+
+  // A number that names the table in this process, never 0, and never given to another table.
+  uint64_t handle() const { return handle_; }
+  // Null if the table is gone.
+  static std::shared_ptr<TrainedTable> Find(uint64_t handle);
+
+  // Types that no rule changes.
+  KeyType key_type() const { return key_type_; }
+  ValueType value_type() const { return value_type_; }
+  int64_t dim() const { return dim_; }
+  bool is_scalar() const { return is_scalar_; }
+
+  // A call under way. The layout of the rows does not change until the last one ends.
+  class Use {
+   public:
+    explicit Use(std::shared_ptr<TrainedTable> table);
+    // Nothing, instead of waiting for a rule change.
+    static std::optional<Use> Try(const std::shared_ptr<TrainedTable>& table);
+    ~Use();
+    Use(Use&& other) noexcept : table_(std::move(other.table_)) {}
+    Use& operator=(Use&&) = delete;
+
+    Table& operator*() const { return *table_->table_; }
+    Table* operator->() const { return table_->table_.get(); }
+    TrainedTable& trained() const { return *table_; }
+
+    // Whether rows have the slots of this rule, and the next step goes on with them.
+    bool HasSlotsOf(const RuleSpec& rule) const {
+      return table_->table_->spec().rule == rule && !table_->slots_start_anew_;
+    }
+    // Gives the rows the slots of this rule, if they have others. Other calls may run in between:
+    // check whatever else the call brings before.
+    Status UseRule(const RuleSpec& rule);
+
+    // One optimizer step with the slots of `rule`. params.step is the number of the step; without
+    // `has_step`, the one after step().
+    Status ApplyGradients(const KeyBatch& keys, const void* gradients, ValueType gradient_type,
+                          const RuleSpec& rule, UpdateParams params, bool has_step,
+                          const Scores& scores = {}, NewKeys new_keys = NewKeys::kAdmit);
+
+    // Binds an optimizer that is about to take a step. step: its number, from 1; 0 if the optimizer
+    // does not count steps. table_name: for the message. kFailedPrecondition: another optimizer has
+    // taken its place.
+    Status Bind(const OptimizerName& optimizer, OptimizerKeeps keeps, int64_t step,
+                const std::string& table_name) const;
+    // kFailedPrecondition unless the rows have the slots of this optimizer and rule.
+    Status RequireBound(const std::string& unique_name, const RuleSpec& rule) const;
+
+    // Notes one call that inserted, or one step, that did not go through ApplyGradients. The epoch
+    // of the scores is one higher after every Bound::steps_per_epoch of them.
+    void CountStep() const;
+
+   private:
+    struct Entered {};
+    Use(std::shared_ptr<TrainedTable> table, Entered) : table_(std::move(table)) {}
+
+    std::shared_ptr<TrainedTable> table_;
+  };
+
+  // Releases the slots; the next optimizer to bind gets them. For tables that were restored.
+  void Unbind();
+
+  // The number of the last step.
+  int64_t step() const { return step_.load(); }
+  void set_step(int64_t step) { step_.store(step); }
+  // Calls and steps that CountStep noted.
+  int64_t epoch_steps() const { return epoch_steps_.load(); }
+  void set_epoch_steps(int64_t steps) { epoch_steps_.store(steps); }
+
+  // Around fork(), for all tables of the process: see process/fork.cc, the only caller.
+  static void LockAllForFork();
+  static void UnlockAllAfterFork(bool in_child);
+
+ private:
+  TrainedTable(const TableSpec& spec, std::unique_ptr<Table> table);
+
+  // Calls that use the table, as a counter, and a rule change, which waits until there are none.
+  bool TryEnter();
+  void Enter();
+  void Leave();
+
+  const uint64_t handle_;
+  const KeyType key_type_;
+  const ValueType value_type_;
+  const int64_t dim_;
+  const bool is_scalar_;
+  const int64_t steps_per_epoch_;
+
+  // The number of calls under way, and kChanging while a rule change waits for them or runs.
+  static constexpr uint32_t kChanging = uint32_t{1} << 31;
+  std::atomic<uint32_t> calls_{0};
+  std::mutex changing_;           // Held by a rule change.
+  std::unique_ptr<Table> table_;  // Replaced by rule changes.
+
+  std::mutex binding_;
+  // Guarded by binding_.
+  std::string bound_name_;
+  std::map<std::string, std::string> bound_optimizers_;  // Unique names, by worker.
+  std::unordered_set<std::string> former_optimizers_;    // Their slots are gone.
+  // Whether the slots are those of another optimizer, and the next step starts them anew.
+  std::atomic<bool> slots_start_anew_{false};
+
+  std::atomic<int64_t> step_{0};
+  std::atomic<int64_t> epoch_steps_{0};
+};
+
+}  // namespace tfra

@@ -1,0 +1,87 @@
+"""An optimizer's update rule as tables know it: which slots a row has for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tfra._shared.json_values import bytes_value, number_value, of_bytes_value, of_number_value
+
+_SWITCHES = ("momentum", "nesterov", "amsgrad", "centered")
+
+
+@dataclass(frozen=True)
+class RuleSlot:
+    """Numbers that a row carries for an optimizer outside of the engine.
+
+    Args:
+        name: The name of the slot.
+        scalar: Whether it is one number for each row, instead of one for each element.
+        initial: What the numbers are in a new row.
+    """
+
+    name: str
+    scalar: bool = False
+    initial: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule of an optimizer, without the numbers of a step.
+
+    Args:
+        kind: A rule of the engine such as `"adam"`; `"custom"` for an optimizer outside of it, or
+            `"none"`.
+        momentum: Whether rows have a momentum slot (`"sgd"`, `"rmsprop"`).
+        nesterov: Of `"sgd"`, which needs momentum.
+        amsgrad: Of `"adam"` and `"adamw"`.
+        centered: Of `"rmsprop"`.
+        initial_accumulator: Of `"adagrad"`, `"rowwise_adagrad"` and `"ftrl"`, None for others.
+        slots: The slots of a `"custom"` rule. The engine knows those of its own rules.
+    """
+
+    kind: str = "none"
+    momentum: bool = False
+    nesterov: bool = False
+    amsgrad: bool = False
+    centered: bool = False
+    initial_accumulator: float | None = None
+    slots: tuple[RuleSlot, ...] = ()
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the rule as the engine's JSON form has it."""
+        config: dict[str, Any] = {"kind": self.kind}
+        config |= {name: True for name in _SWITCHES if getattr(self, name)}
+        if self.initial_accumulator is not None:
+            config["initial_accumulator"] = number_value(self.initial_accumulator)
+        if self.kind == "custom":
+            config["slots"] = [
+                {
+                    "name": bytes_value(slot.name),
+                    "scalar": slot.scalar,
+                    "initial": number_value(slot.initial),
+                }
+                for slot in self.slots
+            ]
+        return config
+
+    def to_json(self) -> str:
+        """Returns the engine's JSON form, as a text."""
+        return json.dumps(self.to_config(), allow_nan=False)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Rule:
+        """Returns the rule that `to_config` described."""
+        fields = dict(config)
+        if "initial_accumulator" in fields:
+            fields["initial_accumulator"] = of_number_value(fields["initial_accumulator"])
+        fields["slots"] = tuple(
+            RuleSlot(
+                of_bytes_value(slot["name"]).decode(errors="surrogateescape"),
+                slot["scalar"],
+                of_number_value(slot["initial"]),
+            )
+            for slot in fields.get("slots", ())
+        )
+        return cls(**fields)

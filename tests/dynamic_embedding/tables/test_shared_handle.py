@@ -1,0 +1,73 @@
+"""One table, used by TensorFlow and by NumPy in one process through one handle."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfra
+
+de = tfra.dynamic_embedding
+
+
+def test_a_variable_is_read_and_written_by_numpy() -> None:
+    variable = de.Variable(dim=2, initializer=-1.0)
+    table = tfra.Table.from_handle(variable.tables[0].handle())
+    variable.upsert([7], [[1.0, 2.0]])
+    assert table.lookup([7, 8]).tolist() == [[1.0, 2.0], [-1.0, -1.0]]
+    table.upsert([8], [[3.0, 4.0]])
+    assert variable.lookup([8]).numpy().tolist() == [[3.0, 4.0]]
+    assert int(variable.size()) == len(table) == 2
+
+
+def test_both_train_one_table_with_one_count_of_steps() -> None:
+    layer = de.keras.layers.Embedding(4, initializer="ones")
+    model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    ids, targets = np.array([[5], [6]]), np.zeros((2, 1, 4), np.float32)
+    model.fit(ids, targets, epochs=3, verbose=0)
+    shared = tfra.Table.from_handle(layer.params.tables[0].handle(), optimizer="adam")
+    assert shared.slot_names == ("momentum", "velocity")
+    assert shared.step == 3
+    before = shared.lookup([5])
+    shared.apply_gradients([5], np.ones((1, 4), np.float32))
+    assert shared.step == 4
+    assert (shared.lookup([5]) < before).all()
+    np.testing.assert_array_equal(model.predict(ids, verbose=0)[0, 0], shared.lookup([5])[0])
+
+
+def test_a_rule_that_comes_later_changes_the_table_for_both() -> None:
+    variable = de.Variable(dim=2, initializer=0.0)
+    variable.upsert([1], [[1.0, 1.0]])
+    table = tfra.Table.from_handle(variable.tables[0].handle())
+    optimizer = keras.optimizers.Adagrad(0.5)
+    with tf.GradientTape() as tape:
+        rows, shadow = de.embedding_lookup(variable, [1], return_trainable=True)
+        loss = tf.reduce_sum(rows)
+    optimizer.apply_gradients([(tape.gradient(loss, shadow), shadow)])
+    assert table.spec.rule.kind == "adagrad"
+    np.testing.assert_array_equal(table.lookup([1]), variable.lookup([1]).numpy())
+
+
+def test_a_table_outlives_the_variable_that_made_it() -> None:
+    variable = de.Variable(dim=2)
+    variable.upsert([7], [[1.0, 2.0]])
+    table = tfra.Table.from_handle(variable.tables[0].handle())
+    del variable
+    tf.keras.backend.clear_session()
+    assert table.lookup([7]).tolist() == [[1.0, 2.0]]
+
+
+def test_int32_keys_are_for_tensorflow_only() -> None:
+    variable = de.Variable(key_dtype=tf.int32, dim=2)
+    with pytest.raises(TypeError, match="int32"):
+        tfra.Table.from_handle(variable.tables[0].handle())
+
+
+def test_a_graph_has_no_handle_yet() -> None:
+    with tf.Graph().as_default():
+        variable = de.Variable(dim=2, name="in_graph")
+        with pytest.raises(RuntimeError, match="`handle` returns numbers"):
+            variable.tables[0].handle()
