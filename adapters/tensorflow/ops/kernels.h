@@ -13,13 +13,13 @@ void* NewCreateKernel(TF_OpKernelConstruction* construction);
 void DeleteCreateKernel(void* kernel);
 void CreateTable(void* kernel, TF_OpKernelContext* context);
 
-// What a lookup gives for missing keys, by its third input: that row; the row of the key, or one
-// for all; or, the input being of use for its shape only, the table's initial value.
-enum class Missing { kOneRow, kRowPerKey, kInitial };
-
-// table, keys, defaults -> values; with kExists also -> exists.
-template <Missing kMissing, bool kExists>
-void Lookup(void*, TF_OpKernelContext* context);
+// table, keys, row, at most one `defaults` -> values, at most one `exists`. A missing key gets its
+// row of `defaults` if that is given; with `initial`, the initial value of the table; else `row`,
+// which also says the shape of a row. Attributes: initial, with_defaults and with_exists (0 or 1
+// each).
+void* NewLookupKernel(TF_OpKernelConstruction* construction);
+void DeleteLookupKernel(void* kernel);
+void Lookup(void* kernel, TF_OpKernelContext* context);
 
 // table, keys, row_splits, weights, row -> values. Attributes: combiner, max_norm, initial, Ts.
 // Weights may be empty: all are 1.

@@ -73,17 +73,11 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
     const Values rows(table.trained(), context.Input(2), "defaults");
     const bool initial = context.InputScalar<bool>(3, "initial");
     const KeyScores scores(context, 4, table, keys);
-    Defaults defaults;
-    if (!initial) defaults = {Defaults::kOneRow, rows.data()};
-    Dims dims = keys.dims();
-    if (!rows.IsOneRow()) {
-      rows.RequireRowPerKey(keys);
-      defaults = {Defaults::kRowPerKey, rows.data()};
-      dims = rows.dims();
-    } else {
-      dims.insert(dims.end(), rows.dims().begin(), rows.dims().end());
-    }
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->spec().value_type), dims);
+    Defaults defaults = rows.AsDefaults(keys);
+    const bool is_row = defaults.kind == Defaults::kOneRow;
+    if (initial && is_row) defaults = Defaults();
+    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->spec().value_type),
+                                      is_row ? RowsOf(keys, rows.dims()) : rows.dims());
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
     StoreValues(values, [&](void* out) {
       return table->FindOrInsert(keys.batch(), defaults, out, exists, scores.get());

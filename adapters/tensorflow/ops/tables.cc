@@ -1,3 +1,6 @@
+// Lookup, insert, accumulate, remove, clear and size.
+#include <optional>
+
 #include "ops/kernels.h"
 #include "runtime/arguments.h"
 #include "runtime/attributes.h"
@@ -5,31 +8,46 @@
 
 namespace tfra::tf {
 
-template <Missing kMissing, bool kExists>
-void Lookup(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
+namespace {
+
+struct LookupKernel {
+  bool initial;
+  bool with_exists;
+};
+
+}  // namespace
+
+void* NewLookupKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<LookupKernel>(construction, [&](LookupKernel& kernel) {
+    kernel.initial = BoolAttribute(construction, "initial");
+    const int64_t with_exists = IntAttribute(construction, "with_exists");
+    RequireRange(with_exists, 0, 1, "with_exists");
+    kernel.with_exists = with_exists == 1;
+  });
+}
+
+void DeleteLookupKernel(void* kernel) { delete static_cast<LookupKernel*>(kernel); }
+
+void Lookup(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    const auto& wanted = *static_cast<const LookupKernel*>(kernel);
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.trained(), context.Input(1));
-    constexpr const char* kName = kMissing == Missing::kOneRow      ? "default_value"
-                                  : kMissing == Missing::kRowPerKey ? "default_values"
-                                                                    : "like_row";
-    const Values defaults(table.trained(), context.Input(2), kName);
-
-    Defaults given{Defaults::kOneRow, defaults.data()};
-    Dims dims = keys.dims();
-    if (kMissing == Missing::kRowPerKey && !defaults.IsOneRow()) {
-      defaults.RequireRowPerKey(keys);
-      given.kind = Defaults::kRowPerKey;
-      dims = defaults.dims();
-    } else {
-      defaults.RequireOneRow();
-      if (kMissing == Missing::kInitial) given = Defaults();
-      dims.insert(dims.end(), defaults.dims().begin(), defaults.dims().end());
+    const Values row(table.trained(), context.Input(2), "row");
+    row.RequireOneRow();
+    Defaults missing = wanted.initial ? Defaults() : Defaults{Defaults::kOneRow, row.data()};
+    std::optional<Values> defaults;
+    if (context.inputs() > 3) {
+      RequireOneAtMost(context, 3, "defaults");
+      defaults.emplace(table.trained(), context.Input(3), "defaults");
+      missing = defaults->AsDefaults(keys);
     }
-    const Tensor values = LargeOutput(context, 0, DataTypeOf(table->spec().value_type), dims);
+    const Tensor values =
+        LargeOutput(context, 0, DataTypeOf(table->spec().value_type), RowsOf(keys, row.dims()));
     bool* exists = nullptr;
-    if constexpr (kExists) exists = context.Output(1, TF_BOOL, keys.dims()).template data<bool>();
-    StoreValues(values, [&](void* out) { return table->Lookup(keys.batch(), given, out, exists); });
+    if (wanted.with_exists) exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
+    StoreValues(values,
+                [&](void* out) { return table->Lookup(keys.batch(), missing, out, exists); });
   });
 }
 
@@ -98,12 +116,5 @@ void CountTables(void*, TF_OpKernelContext* op) {
     *context.Output(0, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(Registry::Get().size());
   });
 }
-
-template void Lookup<Missing::kOneRow, false>(void*, TF_OpKernelContext*);
-template void Lookup<Missing::kOneRow, true>(void*, TF_OpKernelContext*);
-template void Lookup<Missing::kRowPerKey, false>(void*, TF_OpKernelContext*);
-template void Lookup<Missing::kRowPerKey, true>(void*, TF_OpKernelContext*);
-template void Lookup<Missing::kInitial, false>(void*, TF_OpKernelContext*);
-template void Lookup<Missing::kInitial, true>(void*, TF_OpKernelContext*);
 
 }  // namespace tfra::tf

@@ -37,12 +37,6 @@ TableUse UseOfOptimizer(const OpContext& context, const void* kernel) {
   return table;
 }
 
-Dims RowDims(const Keys& keys, int64_t row) {
-  Dims dims = keys.dims();
-  dims.push_back(row);
-  return dims;
-}
-
 }  // namespace
 
 void* NewBindKernel(TF_OpKernelConstruction* construction) {
@@ -117,7 +111,7 @@ void ApplyGradients(void* kernel, TF_OpKernelContext* op) {
     TableUse table = UseTable(context, 0);
     const Keys keys(table.trained(), context.Input(1));
     const Tensor gradients = context.Input(2);
-    RequireShape(gradients, RowDims(keys, table->spec().dim), "gradients");
+    RequireShape(gradients, RowsOf(keys, {table->spec().dim}), "gradients");
     const KeyScores scores(context, 5, table, keys);
     Check(table.ApplyGradients(keys.batch(), gradients.data<void>(), ValueTypeOf(gradients.type()),
                                step.rule, params, true, scores.get(), step.new_keys));
@@ -132,9 +126,9 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     const Keys keys(table.trained(), context.Input(1));
     Values(table.trained(), context.Input(2), "like_row").RequireOneRow();
     const ValueType type = table->spec().value_type;
-    const Tensor values = context.Output(0, DataTypeOf(type), RowDims(keys, table->spec().dim));
+    const Tensor values = context.Output(0, DataTypeOf(type), RowsOf(keys, {table->spec().dim}));
     const Tensor slots =
-        context.Output(1, DataTypeOf(ComputeType(type)), RowDims(keys, SlotElements(table, rule)));
+        context.Output(1, DataTypeOf(ComputeType(type)), RowsOf(keys, {SlotElements(table, rule)}));
     if (!kPeek) Check(table.UseRule(rule));
     Check(table->LookupRows(keys.batch(), values.data<void>(), slots.data<void>()));
   });
@@ -153,7 +147,7 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     values.RequireRowPerKey(keys);
     const Tensor slots = context.Input(3);
     RequireType(slots.type(), DataTypeOf(ComputeType(table->spec().value_type)), "slots");
-    RequireShape(slots, RowDims(keys, SlotElements(table, rule)), "slots");
+    RequireShape(slots, RowsOf(keys, {SlotElements(table, rule)}), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     const KeyScores scores(context, 4, table, keys);
     Check(table.UseRule(rule));

@@ -65,6 +65,12 @@ Keys::Keys(Tensor tensor)
   }
 }
 
+Dims RowsOf(const Keys& keys, const Dims& row) {
+  Dims dims = keys.dims();
+  dims.insert(dims.end(), row.begin(), row.end());
+  return dims;
+}
+
 Values::Values(const TrainedTable& table, Tensor tensor, const char* name)
     : row_dims_(table.is_scalar() ? Dims() : Dims{table.dim()}),
       name_(name),
@@ -77,9 +83,13 @@ Values::Values(const TrainedTable& table, Tensor tensor, const char* name)
 void Values::RequireOneRow() const { RequireShape(dims_, row_dims_, name_); }
 
 void Values::RequireRowPerKey(const Keys& keys) const {
-  Dims expected = keys.dims();
-  expected.insert(expected.end(), row_dims_.begin(), row_dims_.end());
-  RequireShape(dims_, expected, name_);
+  RequireShape(dims_, RowsOf(keys, row_dims_), name_);
+}
+
+Defaults Values::AsDefaults(const Keys& keys) const {
+  if (dims_ == row_dims_) return {Defaults::kOneRow, data()};
+  RequireRowPerKey(keys);
+  return {Defaults::kRowPerKey, data()};
 }
 
 KeyScores::KeyScores(const OpContext& context, int input, const TableUse& table, const Keys& keys)

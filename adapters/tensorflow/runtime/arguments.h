@@ -44,6 +44,9 @@ class Keys {
   KeyBatch batch_;
 };
 
+// The shape of a row for each key: keys.shape + row.
+Dims RowsOf(const Keys& keys, const Dims& row);
+
 // Rows of values, or one row. `name` is the op's name of the input. Throws if their type is not the
 // table's.
 class Values {
@@ -52,11 +55,13 @@ class Values {
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
-  bool IsOneRow() const { return dims_ == row_dims_; }
   // Throws unless this is one row.
   void RequireOneRow() const;
   // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape for scalars.
   void RequireRowPerKey(const Keys& keys) const;
+  // What missing keys get: this row if it is one, else the row of each key. Throws if it is
+  // neither. REQUIRES: *this outlives the result.
+  Defaults AsDefaults(const Keys& keys) const;
 
  private:
   Dims row_dims_;

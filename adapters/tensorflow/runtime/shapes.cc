@@ -66,18 +66,21 @@ void KeysAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, 0, both.get(), status);
 }
 
-void KeysAndRowShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
-  KeysAndRowShape(context, status);
-  if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
+void LookupShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  if (TF_ShapeInferenceContextNumInputs(context) > 3) {
+    SameShape(context, 3, 0, status);
+  } else {
+    KeysAndRowShape(context, status);
+  }
+  if (TF_GetCode(status) != TF_OK) return;
+  // The C API does not tell the number of outputs. If `exists` was not asked for, there is no
+  // output 1: setting its shape fails, and changes nothing.
+  SameShape(context, 1, 1, status);
+  TF_SetStatus(status, TF_OK, "");
 }
 
-void DefaultsShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+void RowsShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   SameShape(context, 2, 0, status);
-}
-
-void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status) {
-  DefaultsShape(context, status);
-  if (TF_GetCode(status) == TF_OK) SameShape(context, 1, 1, status);
 }
 
 template <int kOutputs>

@@ -7,12 +7,13 @@ namespace tfra::tf {
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// keys.shape + default.shape, of the second and third inputs; that, and exists: keys.shape.
+// keys.shape + row.shape, of the second and third inputs.
 void KeysAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status);
-void KeysAndRowShapeExists(TF_ShapeInferenceContext* context, TF_Status* status);
-// defaults.shape; that, and exists: keys.shape.
-void DefaultsShape(TF_ShapeInferenceContext* context, TF_Status* status);
-void DefaultsShapeExists(TF_ShapeInferenceContext* context, TF_Status* status);
+// Of TfraLookup: the shape of `defaults` if that is given, else keys.shape + row.shape; for
+// `exists` keys.shape.
+void LookupShape(TF_ShapeInferenceContext* context, TF_Status* status);
+// The shape of the third input.
+void RowsShape(TF_ShapeInferenceContext* context, TF_Status* status);
 // [segments] + row.shape, from row splits, the third input, and a row, the fifth.
 void SegmentsAndRowShape(TF_ShapeInferenceContext* context, TF_Status* status);
 // [?] and [?, dim], dim being the last dimension of the gradients.

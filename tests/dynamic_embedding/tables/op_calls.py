@@ -65,8 +65,12 @@ def rows_of_keys(**inputs: Any) -> Call:
     return Call({"keys": KEYS, "values": ROWS, **inputs, "scores": [SCORES]})
 
 
-def lookup(**rows: Array) -> Call:
-    return Call({"keys": KEYS, **rows}, free=("keys",) if ROW is next(iter(rows.values())) else ())
+def lookup(*defaults: Array, **attributes: Any) -> Call:
+    return Call(
+        {"keys": KEYS, "row": ROW, "defaults": list(defaults)},
+        {"initial": False, **attributes},
+        free=() if defaults else ("keys",),
+    )
 
 
 ADAM = {"rule": "adam"}
@@ -75,14 +79,15 @@ POOLED = {"row_splits": SPLITS, "weights": WEIGHTS}
 SUM = {"combiner": "sum"}
 TK_TV = {"Tk": tf.int64, "Tv": tf.float32}
 
+# By the name of the op; after a colon, which of several calls of one op it is.
 CALLS: dict[str, Call] = {
     "TfraTableCreate": Call(attributes=TABLE, any_type=("key_dtype", "value_dtype")),
-    "TfraLookup": lookup(default_value=ROW),
-    "TfraLookupExists": lookup(default_value=ROW),
-    "TfraLookupWithDefaults": lookup(default_values=ROWS),
-    "TfraLookupWithDefaultsExists": lookup(default_values=ROWS),
-    "TfraLookupInitial": lookup(like_row=ROW),
-    "TfraLookupInitialExists": lookup(like_row=ROW),
+    "TfraLookup": lookup(),
+    "TfraLookup:exists": lookup(with_exists=1),
+    "TfraLookup:defaults": lookup(ROWS),
+    "TfraLookup:defaults, exists": lookup(ROWS, with_exists=1),
+    "TfraLookup:initial": lookup(initial=True),
+    "TfraLookup:initial, exists": lookup(initial=True, with_exists=1),
     "TfraLookupPooled": Call(
         {"keys": KEYS, **POOLED, "row": ROW}, {**SUM, "initial": False, "Ts": tf.float32},
         may_be_empty=("weights",)),
@@ -157,6 +162,12 @@ CALLS: dict[str, Call] = {
     "TfraEpoch": Call(),
     "TfraTableCount": Call(),
 }  # fmt: skip
+
+
+def calls() -> Iterator[tuple[str, Call]]:
+    """The names of ops with their right calls."""
+    for name, call in CALLS.items():
+        yield name.partition(":")[0], call
 
 
 def op_names() -> list[str]:
@@ -242,7 +253,7 @@ def wrong_handles(handle: tf.Tensor) -> Iterator[tf.Tensor]:
 def wrong_inputs(op: str, call: Call, right: Inputs) -> Iterator[tuple[str, Inputs]]:
     """Names of inputs, and the inputs of a call in which these have a wrong shape."""
     for name, value in right.items():
-        if name in call.free:
+        if name in call.free or is_empty(value):
             continue
         is_list = isinstance(value, list)
         one = value[0] if is_list else value
@@ -283,8 +294,8 @@ def shape_of(value: Any) -> Any:
 
 def check_right_calls() -> list[str]:
     """Every op is here, and what is called right works."""
-    problems = [f"{op}: no call of it in CALLS" for op in op_names() if op not in CALLS]
-    for op, call in CALLS.items():
+    problems = [f"{op}: no call of it in CALLS" for op in op_names() if op not in dict(calls())]
+    for op, call in calls():
         try:
             run(op, arguments_of(op, call, new_table()), call.attributes)
         except Exception as error:
@@ -294,7 +305,7 @@ def check_right_calls() -> list[str]:
 
 def check_wrong_shapes() -> list[str]:
     problems = []
-    for op, call in CALLS.items():
+    for op, call in calls():
         handle = new_table()
         before = content(handle)
         for name, inputs in wrong_inputs(op, call, arguments_of(op, call, handle)):
@@ -314,10 +325,10 @@ def check_wrong_shapes() -> list[str]:
 def check_unknown_shapes() -> list[str]:
     """The same in functions of which no shape is known when they are traced."""
     problems = []
-    for op, call in CALLS.items():
+    for op, call in calls():
         handle = new_table()
         right = arguments_of(op, call, handle)
-        fed = {name: value for name, value in right.items() if name in call.inputs}
+        fed = {n: value for n, value in right.items() if n in call.inputs and not is_empty(value)}
 
         try:
             concrete = of_unknown_shapes(op, call.attributes, right, fed)
@@ -355,6 +366,11 @@ def of_unknown_shapes(
     return traced.get_concrete_function(**specs)
 
 
+def is_empty(value: Any) -> bool:
+    """Whether this is an input that may be left out, and is."""
+    return isinstance(value, list) and not value
+
+
 def flat(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
@@ -362,7 +378,7 @@ def flat(value: Any) -> Any:
 def check_wrong_types() -> list[str]:
     """Types that are not the table's: of inputs, and of outputs by attributes."""
     problems = []
-    for op, call in CALLS.items():
+    for op, call in calls():
         for attribute in definition(op).attr:
             if attribute.type != "type" or attribute.name in call.any_type:
                 continue
@@ -370,6 +386,7 @@ def check_wrong_types() -> list[str]:
             handle = new_table()
             right = arguments_of(op, call, handle)
             typed = [a.name for a in definition(op).input_arg if a.type_attr == name]
+            typed = [n for n in typed if not is_empty(right[n])]
             present = tf.as_dtype(np.asarray(flat(right[typed[0]])).dtype) if typed else (
                 call.attributes[name])  # fmt: skip
             for number in attribute.allowed_values.list.type:
@@ -420,7 +437,9 @@ def check_wrong_numbers() -> list[str]:
     return problems
 
 
-def cast(array: Array, dtype: tf.DType) -> tf.Tensor:
+def cast(array: Array | list[Array], dtype: tf.DType) -> Any:
+    if isinstance(array, list):
+        return [cast(one, dtype) for one in array]
     return tf.as_string(array) if dtype == tf.string else tf.cast(array, dtype)
 
 
@@ -443,7 +462,7 @@ def check_lists() -> list[str]:
         "TfraExportKeysAndScores": ("metadata",),
         "TfraSnapshotAdmission": ("dim", "values", "strings", "bound", "metadata"),
     }
-    for op, call in CALLS.items():
+    for op, call in calls():
         if "tables" not in [argument.name for argument in definition(op).input_arg]:
             continue
         for other, changes in others.items():
@@ -460,9 +479,9 @@ def check_lists() -> list[str]:
                         problems.append(f"{op}: tables of another {other}: {error}")
                     continue
                 problems.append(f"{op}: tables of another {other} were accepted")
-    for op, call in CALLS.items():
+    for op, call in calls():
         for name, value in call.inputs.items():
-            if isinstance(value, list):
+            if isinstance(value, list) and value:
                 handle = new_table()
                 inputs = {**arguments_of(op, call, handle), name: value * 2}
                 problem = problem_of(

@@ -188,10 +188,9 @@ def _trainable_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
 @tf.RegisterGradient("TfraLookupPooled")  # type: ignore[untyped-decorator]
 def _lookup_pooled_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
     table, keys, row_splits, weights, row = op.inputs
-    lookup = ops.tfra_lookup_initial if op.get_attr("initial") else ops.tfra_lookup
 
     def rows() -> tf.Tensor:
-        return lookup(table, keys, row)
+        return ops.tfra_lookup(table, keys, row, [], op.get_attr("initial")).values
 
     of_weights = _weights_gradient(op, rows, row_splits, weights, gradient)
     return [None, None, None, of_weights, None]

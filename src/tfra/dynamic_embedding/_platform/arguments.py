@@ -79,6 +79,8 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     Raises:
         TypeError: If they are of another type.
     """
+    if isinstance(keys, tf.Tensor) and keys.dtype is dtype:
+        return keys
     if isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
             f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "

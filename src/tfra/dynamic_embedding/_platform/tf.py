@@ -59,11 +59,6 @@ SAVE_FOR_CHECKPOINT = "checkpoint"
 
 _READ_ONLY_OPS = (
     "TfraLookup",
-    "TfraLookupExists",
-    "TfraLookupWithDefaults",
-    "TfraLookupWithDefaultsExists",
-    "TfraLookupInitial",
-    "TfraLookupInitialExists",
     "TfraLookupPooled",
     "TfraSize",
     "TfraExport",

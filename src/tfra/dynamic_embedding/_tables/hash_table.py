@@ -284,20 +284,21 @@ class HashTable(
             TypeError: when `keys` or the default values do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
+        row, defaults = self._default_row(), []
+        initial = isinstance(self._initial, RandomRows)
         if dynamic_default_values is not None:
             rows = arguments.default_rows(
                 keys, dynamic_default_values, self._value_dtype, self._row_shape
             )
-            one_row = rows.shape.rank == len(self._row_shape) and keys.shape.rank != 0
-            op = "tfra_lookup" if one_row else "tfra_lookup_with_defaults"
-        else:
-            op = "tfra_lookup_initial" if isinstance(self._initial, RandomRows) else "tfra_lookup"
-            rows = self._default_row()
-        if return_exists:
-            op += "_exists"
+            if rows.shape.rank == len(self._row_shape) and keys.shape.rank != 0:
+                row, initial = rows, False
+            else:
+                defaults = [rows]
         with self._ready():
-            result = getattr(ops, op)(self.resource_handle, keys, rows, name=name)
-        return (result.values, result.exists) if return_exists else result
+            values, exists = ops.tfra_lookup(
+                self.resource_handle, keys, row, defaults, initial, int(return_exists), name=name
+            )
+        return (values, exists[0]) if return_exists else values
 
     def _default_row(self) -> tf.Tensor:
         """The row for missing keys; of random ones, its shape is all that counts."""
