@@ -24,33 +24,7 @@ TableSpec SpecOf(const std::string& json) {
 
 nb::dict DictOf(const TableStats& stats) {
   nb::dict dict;
-  dict["size"] = stats.size;
-  dict["capacity"] = stats.capacity;
-  dict["index_bytes"] = stats.index_bytes;
-  dict["row_bytes"] = stats.row_bytes;
-  dict["string_bytes"] = stats.string_bytes;
-  dict["admission_bytes"] = stats.admission_bytes;
-  dict["hits"] = stats.hits;
-  dict["misses"] = stats.misses;
-  dict["inserts"] = stats.inserts;
-  dict["updates"] = stats.updates;
-  dict["removals"] = stats.removals;
-  dict["ignored"] = stats.ignored;
-  dict["refused"] = stats.refused;
-  dict["evictions"] = stats.evictions;
-  dict["rejections"] = stats.rejections;
-  dict["expirations"] = stats.expirations;
-  dict["restrict_runs"] = stats.restrict_runs;
-  dict["reseeds"] = stats.reseeds;
-  dict["waiting"] = stats.waiting;
-  dict["fast_hits"] = stats.fast_hits;
-  dict["slow_hits"] = stats.slow_hits;
-  dict["io_reads"] = stats.io_reads;
-  dict["io_writes"] = stats.io_writes;
-  dict["bytes_read"] = stats.bytes_read;
-  dict["bytes_written"] = stats.bytes_written;
-  dict["fast_bytes"] = stats.fast_bytes;
-  dict["slow_bytes"] = stats.slow_bytes;
+  for (const StatsField& figure : kStatsFields) dict[figure.name] = stats.*figure.field;
   return dict;
 }
 
@@ -474,6 +448,9 @@ NB_MODULE(_native, m) {
         return DictOf(estimate);
       },
       "spec"_a, "keys"_a, "key_bytes"_a);
+  nb::list figures;
+  for (const StatsField& figure : kStatsFields) figures.append(figure.name);
+  m.attr("STATS") = nb::tuple(figures);
   m.attr("MAX_DIM") = kMaxDim;
   m.attr("MAX_KEYS") = kMaxKeys;
   m.attr("MAX_FILTER_KEYS") = kMaxFilterKeys;

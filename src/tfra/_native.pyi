@@ -99,6 +99,7 @@ class NativeTable:
 
 def estimate_memory(spec: str, keys: int, key_bytes: float) -> dict[str, int]: ...
 
+STATS: tuple[str, ...]
 MAX_DIM: int
 MAX_KEYS: int
 MAX_FILTER_KEYS: int

@@ -1,7 +1,8 @@
-"""What must not reach the engine's bindings: numbers that don't fit, masks, overlapping arrays."""
+"""What must not reach the engine's bindings, and the lists that Python takes from the engine."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from test_errors import raises
 
 import tfra
 from support import full_state
+from tfra import _native
 
 F32 = np.float32
 
@@ -153,3 +155,9 @@ def test_out_may_not_overlap_with_default() -> None:
         )
     assert not buffer.any()
     assert table.lookup([1, 2], buffer[2:4], out=buffer[:2])[0].tolist() == [5.0, 5.0]
+
+
+def test_the_figures_of_a_table_are_those_of_the_engine() -> None:
+    given = [each.name for each in dataclasses.fields(tfra.TableStats) if each.init]
+    assert sorted(given) == sorted(_native.STATS)
+    assert list(tfra.Table(2)._native.stats()) == list(_native.STATS)

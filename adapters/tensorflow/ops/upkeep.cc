@@ -102,16 +102,9 @@ void Expire(void*, TF_OpKernelContext* op) {
 void Stats(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableStats stats = UseTable(context, 0)->stats();
-    // In the order of TableStats in tfra/_stats.py.
-    SetVector(context, 0, std::array{stats.size,        stats.capacity,      stats.index_bytes,
-                                     stats.row_bytes,   stats.string_bytes,  stats.admission_bytes,
-                                     stats.hits,        stats.misses,        stats.inserts,
-                                     stats.updates,     stats.removals,      stats.ignored,
-                                     stats.refused,     stats.evictions,     stats.rejections,
-                                     stats.expirations, stats.restrict_runs, stats.waiting,
-                                     stats.fast_hits,   stats.slow_hits,     stats.io_reads,
-                                     stats.io_writes,   stats.bytes_read,    stats.bytes_written,
-                                     stats.fast_bytes,  stats.slow_bytes,    stats.reseeds});
+    std::array<uint64_t, kStatsFields.size()> figures;
+    for (size_t i = 0; i < figures.size(); ++i) figures[i] = stats.*kStatsFields[i].field;
+    SetVector(context, 0, figures);
   });
 }
 

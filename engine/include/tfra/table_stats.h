@@ -2,7 +2,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <iterator>
 
 namespace tfra {
 
@@ -48,6 +51,63 @@ struct TableStats : TableCounters {
   uint64_t fast_bytes = 0;  // Memory that rows take,
   uint64_t slow_bytes = 0;  // and what the file takes.
 };
+
+// The names of all figures: the one list from which adapters and Python take theirs, in this order.
+struct CounterField {
+  const char* name;
+  uint64_t TableCounters::* field;
+};
+struct StatsField {
+  const char* name;
+  uint64_t TableStats::* field;
+};
+
+inline constexpr CounterField kCounterFields[] = {
+    {"hits", &TableCounters::hits},
+    {"misses", &TableCounters::misses},
+    {"inserts", &TableCounters::inserts},
+    {"updates", &TableCounters::updates},
+    {"removals", &TableCounters::removals},
+    {"ignored", &TableCounters::ignored},
+    {"refused", &TableCounters::refused},
+    {"evictions", &TableCounters::evictions},
+    {"rejections", &TableCounters::rejections},
+    {"expirations", &TableCounters::expirations},
+    {"restrict_runs", &TableCounters::restrict_runs},
+    {"fast_hits", &TableCounters::fast_hits},
+    {"slow_hits", &TableCounters::slow_hits},
+};
+static_assert(sizeof(TableCounters) == std::size(kCounterFields) * sizeof(uint64_t),
+              "a counter is not listed");
+
+// The counters, then what else TableStats has.
+inline constexpr auto kStatsFields = [] {
+  std::array<StatsField, sizeof(TableStats) / sizeof(uint64_t)> fields = {};
+  size_t next = 0;
+  for (const CounterField& counter : kCounterFields) {
+    fields[next++] = {counter.name, counter.field};
+  }
+  for (const StatsField& figure : {
+           StatsField{"size", &TableStats::size},
+           StatsField{"capacity", &TableStats::capacity},
+           StatsField{"index_bytes", &TableStats::index_bytes},
+           StatsField{"row_bytes", &TableStats::row_bytes},
+           StatsField{"string_bytes", &TableStats::string_bytes},
+           StatsField{"reseeds", &TableStats::reseeds},
+           StatsField{"waiting", &TableStats::waiting},
+           StatsField{"admission_bytes", &TableStats::admission_bytes},
+           StatsField{"io_reads", &TableStats::io_reads},
+           StatsField{"io_writes", &TableStats::io_writes},
+           StatsField{"bytes_read", &TableStats::bytes_read},
+           StatsField{"bytes_written", &TableStats::bytes_written},
+           StatsField{"fast_bytes", &TableStats::fast_bytes},
+           StatsField{"slow_bytes", &TableStats::slow_bytes},
+       }) {
+    fields[next++] = figure;
+  }
+  return fields;
+}();
+static_assert(kStatsFields.back().name != nullptr, "a figure is not listed");
 
 // How many rows there are of each age in seconds, number of writes, and L2 norm of the value. Bins
 // double: [i] counts numbers whose binary form has i digits (0; 1; 2 and 3; 4 to 7; ...).

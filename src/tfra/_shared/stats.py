@@ -9,36 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What TensorFlow's op gives, in its order.
-COUNTERS = (
-    "size",
-    "capacity",
-    "index_bytes",
-    "row_bytes",
-    "string_bytes",
-    "admission_bytes",
-    "hits",
-    "misses",
-    "inserts",
-    "updates",
-    "removals",
-    "ignored",
-    "refused",
-    "evictions",
-    "rejections",
-    "expirations",
-    "restrict_runs",
-    "waiting",
-    "fast_hits",
-    "slow_hits",
-    "io_reads",
-    "io_writes",
-    "bytes_read",
-    "bytes_written",
-    "fast_bytes",
-    "slow_bytes",
-    "reseeds",
-)
+from tfra import _native
+
+# The names of the engine's figures, in its order. TensorFlow's op returns them as one vector.
+COUNTERS = _native.STATS
 
 
 @dataclass(frozen=True)
