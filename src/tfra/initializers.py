@@ -181,6 +181,12 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
     arrays.refuse_mask(value, "initializer")
     if dtype == np.dtype(object):
         row = np.asarray(value, dtype=object)
+        for text in row.reshape(-1):
+            if not isinstance(text, (str, bytes)):
+                raise TypeError(
+                    f"`initializer` must be str or bytes. Received: {text!r} (of type "
+                    f"{type(text).__name__})"
+                )
     else:
         row = np.asarray(value)
         # Numbers of Python convert to any numeric type; floats do not silently lose a fraction.

@@ -6,6 +6,7 @@ message. Each prints a line for every wrong call that was not refused as it shou
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,22 +16,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+import tfra
 from tfra.dynamic_embedding._platform.tf import ANONYMOUS, ops
 
 Array = np.ndarray
 Inputs = dict[str, Any]
 
-TABLE: dict[str, Any] = {
-    "key_dtype": tf.int64,
-    "value_dtype": tf.float32,
-    "dim": 4,
-    "capacity": 0,
-    "initializer": "zeros",
-    "metadata": True,
-    "admission": "min_count 2",
-    "max_capacity": 1000,
-    "evict_strategy": "epochlfu",
-}
+TABLE = tfra.TableSpec(
+    dim=4,
+    metadata=True,
+    admission=tfra.admission.MinCount(2),
+    max_capacity=1000,
+    evict_strategy="epochlfu",
+)
 KEYS = np.array([1, 2, 7], np.int64)
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 ROW = np.ones(4, np.float32)
@@ -73,7 +71,7 @@ def lookup(*defaults: Array, **attributes: Any) -> Call:
     )
 
 
-ADAM = {"rule": "adam"}
+ADAM = {"rule": tfra.optimizers.Adam().rule().to_json()}
 SLOTS = np.ones((3, 8), np.float32)
 POOLED = {"row_splits": SPLITS, "weights": WEIGHTS}
 SUM = {"combiner": "sum"}
@@ -81,7 +79,8 @@ TK_TV = {"Tk": tf.int64, "Tv": tf.float32}
 
 # By the name of the op; after a colon, which of several calls of one op it is.
 CALLS: dict[str, Call] = {
-    "TfraTableCreate": Call(attributes=TABLE, any_type=("key_dtype", "value_dtype")),
+    "TfraTableCreate": Call(attributes={"spec": TABLE.to_json()}),
+    "TfraTableHandle": Call(),
     "TfraLookup": lookup(),
     "TfraLookup:exists": lookup(with_exists=1),
     "TfraLookup:defaults": lookup(ROWS),
@@ -126,11 +125,12 @@ CALLS: dict[str, Call] = {
                                             "table_name": "t", "keeps": "slots"}),
     "TfraApplyGradients": Call(
         {"keys": KEYS, "gradients": ROWS, "learning_rate": scalar(0.1, np.float64),
-         "step": scalar(1), "scores": [SCORES]}, {**ADAM, "params": ""}),
+         "step": scalar(1), "scores": [SCORES]}, {**ADAM, "params": "{}"}),
     "TfraLookupRows": Call({"keys": KEYS, "like_row": ROW}, {**ADAM, "Ts": tf.float32},
                            free=("keys",)),
     "TfraPeekRows": Call({"keys": KEYS, "like_row": ROW},
-                         {"rule": "none", "optimizer": "a", "Ts": tf.float32}, free=("keys",)),
+                         {"rule": '{"kind": "none"}', "optimizer": "a", "Ts": tf.float32},
+                         free=("keys",)),
     "TfraAssignRows": Call({"keys": KEYS, "values": ROWS, "slots": SLOTS, "scores": [SCORES]},
                            ADAM),
     "TfraAddToRows": Call({"keys": KEYS, "values": ROWS, "slots": SLOTS, "scores": [SCORES]},
@@ -185,15 +185,14 @@ def new_handle() -> tf.Tensor:
 
 def new_table(**changes: Any) -> tf.Tensor:
     """A table with two rows. Its handle keeps it."""
-    attributes = {**TABLE, **changes}
+    spec = dataclasses.replace(TABLE, **changes)
     handle = new_handle()
-    token = ops.tfra_table_create(handle, **attributes)
+    token = ops.tfra_table_create(handle, spec=spec.to_json())
     tf.raw_ops.AssignVariableOp(resource=handle, value=token)
-    dim, dtype = attributes["dim"], attributes["value_dtype"]
-    keys = tf.constant(["1", "2"]) if attributes["key_dtype"] == tf.string else [1, 2]
-    rows = np.full((2, dim) if dim else (2,), "a" if dtype == tf.string else 1)
-    rows = tf.constant(rows) if dtype == tf.string else tf.cast(rows, dtype)
-    ops.tfra_insert(handle, tf.constant(keys, attributes["key_dtype"]), rows, [])
+    keys = tf.constant(["1", "2"]) if spec.key_dtype == "string" else [1, 2]
+    rows = np.full((2, spec.dim), "a" if spec.value_dtype == "string" else 1)
+    rows = tf.constant(rows) if spec.value_dtype == "string" else tf.cast(rows, spec.value_dtype)
+    ops.tfra_insert(handle, tf.constant(keys, spec.key_dtype), rows, [])
     return handle
 
 
@@ -448,11 +447,11 @@ def check_lists() -> list[str]:
     problems = []
     others = {
         "dim": {"dim": 2},
-        "values": {"value_dtype": tf.float64},
-        "strings": {"value_dtype": tf.string},
-        "keys": {"key_dtype": tf.string},
-        "narrow keys": {"key_dtype": tf.int32},
-        "bound": {"max_capacity": 0, "evict_strategy": "lru"},
+        "values": {"value_dtype": "float64"},
+        "strings": {"value_dtype": "string"},
+        "keys": {"key_dtype": "string"},
+        "narrow keys": {"key_dtype": "int32"},
+        "bound": {"max_capacity": None},
         "metadata": {"metadata": False},
     }
     # What an op does not export may differ.
