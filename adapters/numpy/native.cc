@@ -448,6 +448,18 @@ NB_MODULE(_native, m) {
         return DictOf(estimate);
       },
       "spec"_a, "keys"_a, "key_bytes"_a);
+  m.def(
+      "rule_slots",
+      [](const std::string& rule_json) {
+        RuleSpec rule;
+        Raise(ParseRuleSpec(rule_json, &rule));
+        nb::list slots;
+        for (const SlotSpec& slot : SlotLayout(rule)) {
+          slots.append(nb::make_tuple(slot.name, slot.scalar));
+        }
+        return slots;
+      },
+      "rule"_a);
   nb::list figures;
   for (const StatsField& figure : kStatsFields) figures.append(figure.name);
   m.attr("STATS") = nb::tuple(figures);

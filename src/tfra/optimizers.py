@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from tfra import _native
 from tfra._shared import limits
 from tfra._shared.arrays import integer
 from tfra._shared.rule import Rule
@@ -73,7 +74,6 @@ class Optimizer:
         **dict.fromkeys(("beta_1", "beta_2"), _UNIT_BELOW_ONE),  # Divided by 1 - beta ** step.
         "learning_rate_power": _NON_POSITIVE,
     }
-    _slots: ClassVar[tuple[str, ...]] = ()
 
     learning_rate: float = 0.001
     _: KW_ONLY
@@ -140,7 +140,7 @@ class Optimizer:
 
     def slot_names(self) -> tuple[str, ...]:
         """The slots of a row, in their order in memory."""
-        return self._slots
+        return tuple(name for name, _ in _native.rule_slots(self.rule().to_json()))
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,6 @@ class SGD(Optimizer):
     momentum: float = 0.0
     nesterov: bool = False
 
-    def slot_names(self) -> tuple[str, ...]:
-        """The slots of a row, in their order in memory."""
-        return ("momentum",) if self.momentum else ()
-
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
@@ -181,7 +177,6 @@ class Adagrad(Optimizer):
     """
 
     kind: ClassVar[str] = "adagrad"
-    _slots: ClassVar[tuple[str, ...]] = ("accumulator",)
     initial_accumulator_value: float = 0.1
     epsilon: float = 1e-7
 
@@ -221,10 +216,6 @@ class Adam(Optimizer):
     epsilon: float = 1e-7
     amsgrad: bool = False
 
-    def slot_names(self) -> tuple[str, ...]:
-        """The slots of a row, in their order in memory."""
-        return ("momentum", "velocity", *(("velocity_hat",) if self.amsgrad else ()))
-
 
 @dataclass(frozen=True)
 class AdamW(Adam):
@@ -254,7 +245,6 @@ class Adamax(Optimizer):
     """
 
     kind: ClassVar[str] = "adamax"
-    _slots: ClassVar[tuple[str, ...]] = ("momentum", "norm")
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
@@ -272,7 +262,6 @@ class Nadam(Optimizer):
     """
 
     kind: ClassVar[str] = "nadam"
-    _slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
@@ -299,11 +288,6 @@ class RMSprop(Optimizer):
     epsilon: float = 1e-7
     centered: bool = False
 
-    def slot_names(self) -> tuple[str, ...]:
-        """The slots of a row, in their order in memory."""
-        momentum = ("momentum",) if self.momentum else ()
-        return ("velocity", *momentum, *(("average_gradient",) if self.centered else ()))
-
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
@@ -320,7 +304,6 @@ class Adadelta(Optimizer):
     """
 
     kind: ClassVar[str] = "adadelta"
-    _slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
     rho: float = 0.95
     epsilon: float = 1e-7
 
@@ -344,7 +327,6 @@ class Ftrl(Optimizer):
     """
 
     kind: ClassVar[str] = "ftrl"
-    _slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
     _ranges = Optimizer._ranges | {"learning_rate": _POSITIVE}
     learning_rate_power: float = -0.5
     initial_accumulator_value: float = 0.1
@@ -368,7 +350,6 @@ class Lion(Optimizer):
     """
 
     kind: ClassVar[str] = "lion"
-    _slots: ClassVar[tuple[str, ...]] = ("momentum",)
     _ranges = Optimizer._ranges | {"beta_1": _UNIT_ABOVE_ZERO, "beta_2": _UNIT}
     beta_1: float = 0.9
     beta_2: float = 0.99

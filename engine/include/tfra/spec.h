@@ -100,6 +100,10 @@ struct RuleSpec {
   bool operator==(const RuleSpec&) const = default;
 };
 
+// The slots that a row carries with a rule, in their order in memory. Their names are listed nowhere
+// else.
+std::vector<SlotSpec> SlotLayout(const RuleSpec& rule);
+
 // Numbers of one optimizer step. Each rule reads those its Keras 3 namesake has.
 struct UpdateParams {
   int64_t step = 1;  // Counts from 1.

@@ -18,9 +18,6 @@
 
 namespace tfra {
 
-// The slots of a row in their order in memory.
-std::vector<SlotSpec> SlotLayout(const RuleSpec& rule);
-
 // A rule of a caller has at most so many slots, with names of at most so many bytes.
 inline constexpr size_t kMaxRuleSlots = 64;
 inline constexpr size_t kMaxSlotName = 256;

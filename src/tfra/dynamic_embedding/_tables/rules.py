@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
-from tfra import optimizers
+from tfra import _native, optimizers
 from tfra._shared.rule import Rule, RuleSlot
 
 # Hyper-parameters that are tensors, given to each step, or are dealt with before the engine.
@@ -67,12 +68,13 @@ class EngineRule:
     optimizer: optimizers.Optimizer
     dim: int
 
-    @property
+    @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """What a row carries for it; the engine knows what they start with."""
-        elements = 1 if isinstance(self.optimizer, optimizers.RowwiseAdagrad) else self.dim
-        names = self.optimizer.slot_names()
-        return tuple(Slot(name, elements, initial=math.nan) for name in names)
+        return tuple(
+            Slot(name, 1 if scalar else self.dim, initial=math.nan)
+            for name, scalar in _native.rule_slots(self.text())
+        )
 
     @property
     def slot_elements(self) -> int:
