@@ -1,6 +1,7 @@
 // tfra._native: the engine's Table for Python, over raw bytes of NumPy arrays.
 //
 // This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -375,6 +376,12 @@ class NativeTable {
 
 NB_MODULE(_native, m) {
   using namespace nb::literals;
+  if (std::strcmp(Version(), TFRA_VERSION) != 0) {
+    throw nb::import_error(("tfra._native was built with another version of the engine: expected "
+                            "libtfra_engine " TFRA_VERSION ", received " +
+                            std::string(Version()) + ". Install tfra again.")
+                               .c_str());
+  }
   m.doc() = "The engine of tfra, over raw bytes. Use tfra.Table instead.";
   // Daemon threads that are inside of calls when the interpreter ends keep their tables, which is
   // nothing to warn of.

@@ -1,10 +1,17 @@
 // The ops: their signatures and kernels, registered when TensorFlow loads the library.
 #include <cstdio>
+#include <cstring>
 #include <initializer_list>
 
 #include "ops/kernels.h"
 #include "runtime/op_context.h"
 #include "runtime/shapes.h"
+#include "tfra/version.h"
+
+// The version of the engine that this library was built with.
+extern "C" __attribute__((visibility("default"))) const char* TfraBuiltWith() {
+  return TFRA_VERSION;
+}
 
 namespace tfra::tf {
 namespace {
@@ -52,6 +59,8 @@ void Register(const Op& op) {
 }
 
 bool RegisterAll() {
+  // Python finds out, by TfraBuiltWith, and says so.
+  if (std::strcmp(Version(), TfraBuiltWith()) != 0) return false;
   constexpr const char* kTable = "table: resource";
   constexpr const char* kTk = "Tk: " TFRA_KEY_TYPES;
   constexpr const char* kTv = "Tv: " TFRA_VALUE_TYPES;

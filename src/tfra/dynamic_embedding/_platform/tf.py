@@ -6,6 +6,7 @@ version. Everything else uses TensorFlow's public API only.
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,29 @@ __all__ = [
     "write_plain_object",
 ]
 
-# One library for every version of TensorFlow: it uses the C API only.
-ops: Any = tf.load_op_library(str(Path(_native.__file__).with_name("libtfra_tf.so")))
+
+def load_ops(path: Path) -> Any:
+    """Loads the ops: one library for every version of TensorFlow, since it uses the C API only.
+
+    Args:
+        path: The library's file.
+
+    Raises:
+        ImportError: If it was built with another version of the engine.
+    """
+    loaded = tf.load_op_library(str(path))
+    built_with = ctypes.CDLL(str(path)).TfraBuiltWith
+    built_with.restype = ctypes.c_char_p
+    expected, received = built_with().decode(), _native.engine_version()
+    if expected != received:
+        raise ImportError(
+            f"{path.name} was built with another version of the engine: expected libtfra_engine "
+            f"{expected}, received {received}. Install tfra again."
+        )
+    return loaded
+
+
+ops: Any = load_ops(Path(_native.__file__).with_name("libtfra_tf.so"))
 
 AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
 
