@@ -17,7 +17,7 @@ LAYERS = (
     ("_shared",),
     ("admission", "initializers", "optimizers"),
     ("spec",),
-    ("_memory", "_bounded", "_upkeep", "_table_content"),
+    ("_table",),
     ("table",),
     ("__init__",),
     ("dynamic_embedding/_platform",),

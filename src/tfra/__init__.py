@@ -19,9 +19,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tfra import admission, initializers, optimizers
-from tfra._memory import estimate_memory
 from tfra._shared.stats import Histogram, RowHistograms, TableStats
 from tfra._shared.threads import get_num_threads, set_num_threads
+from tfra._table.memory import estimate_memory
 from tfra.spec import TableSpec
 from tfra.table import Table
 

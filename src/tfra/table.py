@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfra import _native, initializers, optimizers
-from tfra._bounded import BoundedTable, bound_spec
 from tfra._shared import arrays, limits
+from tfra._shared.display import Facts, Shown, join_batches, readable_bytes
 from tfra._shared.rule import Rule
+from tfra._shared.stats import RowHistograms, TableStats
 from tfra._shared.tiers import naming_the_directory, tiers_spec
-from tfra._shared.upkeep import checked_min_norm, checked_ttl
-from tfra._table_content import TableContent
-from tfra._upkeep import TableUpkeep
+from tfra._shared.upkeep import checked_min_norm, checked_norm_writes, checked_ttl
+from tfra._table.bound import Bound, ScoredRows, flat_scores
+from tfra._table.rows import RowFormat
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 from tfra.spec import TableSpec
 
-_INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
 
-
-class Table(BoundedTable, TableUpkeep, TableContent):
+class Table(Shown):
     """A table from keys to rows, with no fixed vocabulary.
 
     A key that was never written has no row. Looking it up gives its initial value, a pure function
@@ -105,50 +104,46 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         fast_bytes: int | None = None,
         tier_directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
-        self._key_dtype = arrays.key_dtype(key_dtype)
-        self._value_dtype = arrays.value_dtype(value_dtype)
-        self._initializer = initializers.get(
-            initializer, strings=self._value_dtype == arrays.STRING
-        )
+        dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
+        key_type = arrays.key_dtype(key_dtype)
+        value_type = arrays.value_dtype(value_dtype)
+        self._initializer = initializers.get(initializer, strings=value_type == arrays.STRING)
         self._seed = arrays.integer(seed, "seed")
         self._optimizer = optimizers.get(optimizer)
-        if min_norm is not None and not arrays.is_floating(self._value_dtype):
+        if min_norm is not None and not arrays.is_floating(value_type):
             raise TypeError(
                 "`min_norm` needs floating values. Received: a table of "
-                f"{arrays.type_name(self._value_dtype)}"
+                f"{arrays.type_name(value_type)}"
             )
         self._ttl = checked_ttl(ttl)
         self._min_norm = checked_min_norm(min_norm)
-        self._metadata = bool(metadata) or ttl is not None or min_norm is not None
+        has_metadata = bool(metadata) or ttl is not None or min_norm is not None
+        self._rows = RowFormat(dim, key_type, value_type, has_metadata)
         self._admission = get_admission(admission)
         room = arrays.integer(capacity, "capacity", 0, limits.MAX_KEYS)
-        bound = bound_spec(max_capacity, room, evict_strategy, remember_counts)
-        self._max_capacity: int = bound["max_capacity"]
-        self._evict_strategy: str = bound["evict_strategy"]
-        tiers = tiers_spec(fast_bytes, tier_directory, self._value_dtype)
+        self._bound = Bound(max_capacity, room, evict_strategy)
+        tiers = tiers_spec(fast_bytes, tier_directory, value_type)
         self._fast_bytes: int = tiers["fast_bytes"]
         spec = TableSpec(
-            dim=self._dim,
-            key_dtype=arrays.type_name(self._key_dtype),
-            value_dtype=arrays.type_name(self._value_dtype),
+            dim=dim,
+            key_dtype=arrays.type_name(key_type),
+            value_dtype=arrays.type_name(value_type),
             initializer=self._initializer,
             seed=self._seed,
             rule=self._optimizer.rule() if self._optimizer else Rule(),
-            metadata=self._metadata,
+            metadata=has_metadata,
             admission=self._admission,
             capacity=room,
-            max_capacity=self._max_capacity or None,
-            evict_strategy=self._evict_strategy,
-            remember_counts=bound["remember_counts"],
+            max_capacity=self._bound.max_capacity,
+            evict_strategy=evict_strategy,
+            remember_counts=bool(remember_counts),
             fast_bytes=self._fast_bytes or None,
             tier_directory=tiers["directory"],
         )
         with naming_the_directory():
             self._native = _native.NativeTable(spec.to_json())
-        self._slots = dict(self._native.slots())
+        self._rows.slots = dict(self._native.slots())
         self._params: _native.UpdateParams | None = None  # Of steps as the optimizer has them.
-        self._slot_dtype = arrays.compute_dtype(self._value_dtype)
 
     @classmethod
     def from_handle(
@@ -187,37 +182,34 @@ class Table(BoundedTable, TableUpkeep, TableContent):
                 f"Received: {rule}"
             )
         table = cls.__new__(cls)
-        table._dim = spec.dim
-        table._key_dtype = arrays.key_dtype(spec.key_dtype)
-        table._value_dtype = arrays.value_dtype(spec.value_dtype)
+        key_type = arrays.key_dtype(spec.key_dtype)
+        value_type = arrays.value_dtype(spec.value_dtype)
+        table._rows = RowFormat(spec.dim, key_type, value_type, spec.metadata)
+        table._rows.slots = dict(native.slots())
         table._initializer, table._seed = spec.initializer, spec.seed
         table._optimizer = known
         table._ttl = table._min_norm = None
-        table._metadata = spec.metadata
         table._admission = spec.admission
-        table._max_capacity = spec.max_capacity or 0
-        table._evict_strategy = spec.evict_strategy
+        table._bound = Bound(spec.max_capacity, 0, spec.evict_strategy)
         table._fast_bytes = spec.fast_bytes or 0
         table._native = native
-        table._slots = dict(native.slots())
-        table._slot_dtype = arrays.compute_dtype(table._value_dtype)
         table._params = None
         return table
 
     @property
     def dim(self) -> int:
         """The length of a row."""
-        return self._dim
+        return self._rows.dim
 
     @property
     def key_dtype(self) -> np.dtype[Any]:
         """The dtype of keys: int64, or object for strings."""
-        return self._key_dtype
+        return self._rows.key_dtype
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
         """The dtype of values; object for strings."""
-        return self._value_dtype
+        return self._rows.value_dtype
 
     @property
     def initializer(self) -> initializers.Initializer:
@@ -237,7 +229,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     @property
     def metadata(self) -> bool:
         """Whether rows carry metadata."""
-        return self._metadata
+        return self._rows.metadata
 
     @property
     def admission(self) -> Admission | None:
@@ -260,9 +252,31 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         return self._native.handle()
 
     @property
+    def max_capacity(self) -> int | None:
+        """The number of keys that the table never exceeds, or None."""
+        return self._bound.max_capacity
+
+    @property
+    def evict_strategy(self) -> str | None:
+        """What the scores are, or None if the table has no bound."""
+        return self._bound.evict_strategy
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in the scores of the writes from now on; 0 where there are none.
+
+        Setting a smaller one than before makes new scores lower than older ones.
+        """
+        return self._native.epoch()
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    @property
     def slot_names(self) -> tuple[str, ...]:
         """The optimizer slots of a row."""
-        return tuple(self._slots)
+        return tuple(self._rows.slots)
 
     @property
     def step(self) -> int:
@@ -314,44 +328,25 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             TypeError: If keys, default or out are of another dtype than the table's.
             ValueError: If default or out have a wrong shape, or out overlaps with keys or default.
         """
-        flat, shape = arrays.flat_keys(keys, self._key_dtype)
-        full = (*shape, self._dim)
-        kind, rows = self._default(default, full)
+        flat, shape = self._rows.flat_keys(keys)
+        full = (*shape, self._rows.dim)
+        kind, rows = self._rows.default(default, full)
         exists = np.empty(shape, np.bool_) if return_exists else None
         mask = None if exists is None else arrays.raw_bytes(exists)
-        result = self._out(out, full)
-        if self._value_dtype == arrays.STRING:
+        if out is None:
+            result = np.empty(full, self._rows.value_dtype)
+        else:
+            self._rows.check_out(out, full)
+            result = out
+        if self._rows.has_string_values:
             texts = self._native.lookup(flat, kind, rows, None, mask)
             assert texts is not None
             result[...] = arrays.object_array(texts, full)
         else:
-            arrays.refuse_overlap(result, {"keys": flat, "default": rows})
+            if out is not None:
+                arrays.refuse_overlap(out, {"keys": flat, "default": rows})
             self._native.lookup(flat, kind, rows, arrays.raw_bytes(result), mask)
         return result if exists is None else (result, exists)
-
-    def _default(self, default: Any, full: arrays.Shape) -> tuple[int, Any]:
-        if default is None:
-            return _INITIAL, None
-        default, shape = arrays.repeated(default, self._dim, self._value_dtype)
-        if shape == (self._dim,):
-            return _ONE_ROW, arrays.flat_values(default, self._value_dtype, shape, "default")
-        return _ROW_PER_KEY, arrays.flat_values(default, self._value_dtype, full, "default")
-
-    def _out(self, out: NDArray[Any] | None, full: arrays.Shape) -> NDArray[Any]:
-        if out is None:
-            return np.empty(full, self._value_dtype)
-        arrays.refuse_mask(out, "out")
-        if not isinstance(out, np.ndarray) or out.dtype != self._value_dtype:
-            received = getattr(out, "dtype", type(out).__name__)
-            raise TypeError(f"`out` must be an array of {self._value_dtype}. Received: {received}")
-        arrays.require_shape(out.shape, full, "out")
-        if not out.flags.carray:
-            raise ValueError(
-                "`out` must be C-contiguous, aligned and writeable. Received: "
-                f"c_contiguous={out.flags.c_contiguous}, aligned={out.flags.aligned}, "
-                f"writeable={out.flags.writeable}"
-            )
-        return out
 
     def contains(self, keys: Any) -> NDArray[np.bool_]:
         """Returns which keys have a row, in their shape.
@@ -359,7 +354,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         Raises:
             TypeError: If keys are of another dtype than the table's.
         """
-        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        flat, shape = self._rows.flat_keys(keys)
         exists = np.empty(shape, np.bool_)
         self._native.contains(flat, arrays.raw_bytes(exists))
         return exists
@@ -391,18 +386,12 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             ValueError: If values, slots, metadata or scores have a wrong shape, slots other names,
                 or the table has no use for scores.
         """
-        flat, shape = arrays.flat_keys(keys, self._key_dtype)
-        rows = arrays.flat_values(values, self._value_dtype, (*shape, self._dim), "values")
-        packed = None
-        if slots is not None:
-            packed = arrays.pack_slots(slots, self._slots, self._slot_dtype, shape)
-        usage = None
-        if metadata is not None:
-            if not self._metadata:
-                raise ValueError("`metadata` needs a table with metadata. Received: one without")
-            usage = arrays.typed_array(metadata, (np.dtype(np.uint32),), (*shape, 2), "metadata")
-            usage = arrays.raw_bytes(usage)
-        self._native.assign(flat, rows, packed, usage, self._flat_scores(scores, shape))
+        flat, shape = self._rows.flat_keys(keys)
+        rows = self._rows.flat_values(values, shape)
+        packed = self._rows.flat_slots(slots, shape)
+        times_and_counts = self._rows.flat_metadata(metadata, shape)
+        given = self._bound.scores_of_write(scores, shape)
+        self._native.assign(flat, rows, packed, times_and_counts, given)
 
     def accum(self, keys: Any, deltas: Any, exists: Any, *, scores: Any = None) -> None:
         """Adds deltas to rows, for writers that share a table.
@@ -422,12 +411,12 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             TypeError: If an array is of a wrong dtype, or the values are strings.
             ValueError: If an array has a wrong shape.
         """
-        flat, shape = arrays.flat_keys(keys, self._key_dtype)
-        if self._value_dtype == arrays.STRING:
+        flat, shape = self._rows.flat_keys(keys)
+        if self._rows.has_string_values:
             raise TypeError("`accum` needs values that can be added. Received: a table of strings")
-        rows = arrays.flat_values(deltas, self._value_dtype, (*shape, self._dim), "deltas")
+        rows = self._rows.flat_values(deltas, shape, "deltas")
         known = arrays.typed_array(exists, (np.dtype(np.bool_),), shape, "exists")
-        given = self._flat_scores(scores, shape)
+        given = self._bound.scores_of_write(scores, shape)
         self._native.accumulate(flat, rows, arrays.raw_bytes(known), given)
 
     def apply_gradients(
@@ -457,15 +446,14 @@ class Table(BoundedTable, TableUpkeep, TableContent):
             TypeError: If keys or gradients are of a wrong dtype, or a hyper-parameter is unknown.
             ValueError: If the table has no optimizer, or a shape or number is wrong.
         """
-        flat, shape = arrays.flat_keys(keys, self._key_dtype)
+        flat, shape = self._rows.flat_keys(keys)
         if self._optimizer is None:
             raise ValueError(
                 "`apply_gradients` needs a table with an optimizer. Received: optimizer=None. Make "
                 "it with one: tfra.Table(dim, optimizer='adam')."
             )
-        dtypes = (self._slot_dtype, self._value_dtype)
-        array = arrays.typed_array(gradients, dtypes, (*shape, self._dim), "gradients")
-        given = self._flat_scores(scores, shape)
+        array = self._rows.gradients(gradients, shape)
+        given = self._bound.scores_of_write(scores, shape)
         if step is not None:
             step = arrays.integer(step, "step", 1, limits.MAX_STEP)
         if hyper or self._params is None:
@@ -484,7 +472,7 @@ class Table(BoundedTable, TableUpkeep, TableContent):
         Raises:
             TypeError: If keys are of another dtype than the table's.
         """
-        return self._native.remove(arrays.flat_keys(keys, self._key_dtype)[0])
+        return self._native.remove(self._rows.flat_keys(keys)[0])
 
     def clear(self) -> None:
         """Removes all keys. The memory stays for reuse; `shrink` gives it back."""
@@ -502,3 +490,412 @@ class Table(BoundedTable, TableUpkeep, TableContent):
     def shrink(self) -> None:
         """Gives memory that the present keys do not need back to the operating system."""
         self._native.shrink()
+
+    # --- The whole content, and figures about it.
+
+    def export(self, *, slots: bool = False, metadata: bool = False) -> Any:
+        """Returns the whole content, in no particular order.
+
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
+        Args:
+            slots: Whether to return also the optimizer slots.
+            metadata: Whether to return also the time of the last write and the number of writes.
+
+        Returns:
+            `(keys, values)` of shapes `[n]` and `[n, dim]`; with `slots` then a dict from name to
+            array; with `metadata` then a uint32 array `[n, 2]` (`[n, 0]` if rows carry none).
+        """
+        return self._rows.batch_of(self._native.export_all(), slots, metadata)
+
+    def iterate(
+        self, batch_size: int = 65_536, *, slots: bool = False, metadata: bool = False
+    ) -> Iterator[Any]:
+        """Yields the content in batches, as `export` returns it.
+
+        Only one batch is in memory at a time, and other threads may write meanwhile: a key that is
+        in the table all the time comes exactly once. A key that leaves the table and returns may
+        come twice, so that there may be more rows than `max_capacity`.
+
+        Args:
+            batch_size: About how many keys a batch has.
+            slots: Whether to yield also the optimizer slots.
+            metadata: Whether to yield also the metadata.
+
+        Yields:
+            Batches that are not empty.
+
+        Raises:
+            ValueError: If `batch_size` is less than 1.
+        """
+        return self._batches(arrays.integer(batch_size, "batch_size", 1), slots, metadata)
+
+    def _batches(self, batch_size: int, slots: bool, metadata: bool) -> Iterator[Any]:
+        position, seed, done = 0, 0, False
+        while not done:
+            rows, position, seed, done = self._native.export(batch_size, position, seed)
+            batch = self._rows.batch_of(rows, slots, metadata)
+            if len(batch[0]) > 0:
+                yield batch
+
+    def stats(self) -> TableStats:
+        """Returns the table's size, memory and counters."""
+        return TableStats(**self._native.stats())
+
+    def memory_usage(self) -> dict[str, int]:
+        """Returns the bytes of `index`, `rows`, `strings` and `admission`, and their `total`.
+
+        Rows in a file take no memory: `stats().slow_bytes`.
+        """
+        stats = self.stats()
+        parts = {
+            "index": stats.index_bytes,
+            "rows": stats.row_bytes,
+            "strings": stats.string_bytes,
+            "admission": stats.admission_bytes,
+        }
+        return {**parts, "total": sum(parts.values())}
+
+    def _facts(self) -> Facts:
+        stats = self.stats()
+        return {
+            "keys": stats.size,
+            "dim": self._rows.dim,
+            "key_dtype": arrays.type_name(self._rows.key_dtype),
+            "value_dtype": arrays.type_name(self._rows.value_dtype),
+            "bytes": readable_bytes(stats.bytes),
+            "file_bytes": readable_bytes(stats.slow_bytes) if self._fast_bytes else None,
+            "optimizer": type(self._optimizer).__name__ if self._optimizer else None,
+            "device": "CPU",
+        }
+
+    def _first_rows(self, n: int | None) -> Any:
+        return join_batches(self.iterate(n or 65_536), n, self._rows.no_rows())
+
+    # --- Which rows leave, and what is known of them.
+
+    def touch(self, keys: Any) -> None:
+        """Notes that keys were seen now: one more write, which changes no value.
+
+        Keys that are not there and are let in (see `admission`) get a row with their initial value.
+        Of equal keys one counts.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+            ValueError: If the table has no metadata.
+        """
+        self._native.touch(self._rows.flat_keys(keys)[0])
+
+    def usage(self, keys: Any) -> NDArray[np.uint32]:
+        """Returns the time of the last write and the number of writes of keys.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            A uint32 array `keys.shape + (2,)`, zeros for keys that are not there. Times are seconds
+            since 1970 (see `clock`).
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+            ValueError: If the table has no metadata.
+        """
+        flat, shape = self._rows.flat_keys(keys)
+        return self._native.lookup_metadata(flat).reshape(*shape, 2)
+
+    def restrict(self, num_reserved: int, *, by: str = "time", trigger: int | None = None) -> int:
+        """Keeps the best rows and evicts the others, with their slots.
+
+        Takes a few passes over the rows and little memory. Other threads may go on: rows that they
+        write meanwhile may stay in addition.
+
+        Example:
+        >>> import tfra
+        >>> table = tfra.Table(dim=1, metadata=True)
+        >>> table.upsert([1, 2, 2, 3], [[0.0]] * 4)
+        >>> table.restrict(1, by="count")
+        2
+        >>> table.export()[0].tolist()
+        [2]
+
+        Args:
+            num_reserved: How many keys stay.
+            by: `"time"` keeps those last written, and of equal ones the most frequent; `"count"`
+                those written most often, and of equal ones the newest. Between rows that are still
+                equal the keys decide, not their order.
+            trigger: Nothing happens unless there are more keys than this; `num_reserved` by
+                default.
+
+        Returns:
+            The number of keys that were evicted.
+
+        Raises:
+            TypeError: If a number is not an integer.
+            ValueError: If a number is negative, `by` is something else, or the table has no
+                metadata.
+        """
+        keep = arrays.integer(num_reserved, "num_reserved", 0)
+        least = keep if trigger is None else arrays.integer(trigger, "trigger", 0)
+        if not self._rows.metadata:
+            raise ValueError("`restrict` needs a table with metadata. Received: one without")
+        if by not in ("time", "count"):
+            raise ValueError(f"`by` must be 'time' or 'count'. Received: {by!r}")
+        return 0 if self._native.size() <= least else self._native.restrict(keep, by == "time")
+
+    def expire(
+        self, *, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
+    ) -> int:
+        """Removes rows that have expired, in one pass.
+
+        Args:
+            ttl: Rows that were not written for more than so many seconds have expired; and keys
+                that wait to enter (see `admission`) are forgotten. The table's `ttl` by default.
+            min_norm: Rows whose L2 norm is below this, although they were written `norm_writes`
+                times, have expired. The table's `min_norm` by default.
+            norm_writes: How often a row must have been written for its norm to count.
+
+        Returns:
+            The number of keys that were removed.
+
+        Raises:
+            TypeError: If norms are asked for and values are not floating.
+            ValueError: If a number is negative, or the table has no metadata.
+        """
+        ttl = self._ttl if ttl is None else checked_ttl(ttl)
+        min_norm = self._min_norm if min_norm is None else checked_min_norm(min_norm)
+        writes = checked_norm_writes(norm_writes)
+        before = 0 if ttl is None else max(0, self._native.clock() - int(ttl))
+        return self._native.expire(before, min_norm or 0.0, writes)
+
+    def histograms(self) -> RowHistograms:
+        """Counts rows by age, by number of writes and by norm, in one pass."""
+        return RowHistograms.from_counts(*self._native.histograms())
+
+    def admission_state(self) -> dict[str, Any]:
+        """Returns what is known of keys that have not entered, to be saved.
+
+        Returns:
+            A dict of arrays: `keys` `[n]` and `seen` `[n, 2]`, the keys that wait with the time and
+            the number of times they were seen, and `filter`, bytes. See `restore_admission`.
+        """
+        keys, seen, state = self._native.admission_state()
+        keys = self._rows.keys_of(keys)
+        return {"keys": keys, "seen": seen.reshape(-1, 2), "filter": state}
+
+    def restore_admission(self, state: dict[str, Any]) -> None:
+        """Takes what `admission_state` returned, in place of what is known.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If the state is that of another admission rule, or lacks an array.
+        """
+        names = ("keys", "seen", "filter")
+        if not isinstance(state, Mapping) or not all(name in state for name in names):
+            received = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(f"`state` must be a dict of {names}. Received: {received}")
+        flat, shape = self._rows.flat_keys(state["keys"])
+        seen = arrays.typed_array(state["seen"], (np.dtype(np.uint32),), (*shape, 2), "seen")
+        size = (np.size(state["filter"]),)
+        known = arrays.typed_array(state["filter"], (np.dtype(np.uint8),), size, "filter")
+        self._native.restore_admission(flat, arrays.raw_bytes(seen), arrays.raw_bytes(known))
+
+    def count_if(self, *, written_before: int | None = None, count_below: int | None = None) -> int:
+        """Counts keys by their metadata.
+
+        Args:
+            written_before: Only keys whose last write was before this time (see `clock`).
+            count_below: Only keys that were written fewer times than this.
+
+        Returns:
+            The number of keys for which both hold.
+
+        Raises:
+            ValueError: If the table has no metadata.
+        """
+        return self._native.count_if(*_bounds(written_before, count_below))
+
+    def select(self, *, written_before: int | None = None, count_below: int | None = None) -> Any:
+        """Returns the keys that `count_if` counts, as an array `[n]`."""
+        keys = self._native.select_if(*_bounds(written_before, count_below))
+        return self._rows.keys_of(keys)
+
+    def remove_if(
+        self, *, written_before: int | None = None, count_below: int | None = None
+    ) -> int:
+        """Removes the keys that `count_if` counts, in one pass, and returns how many."""
+        return self._native.remove_if(*_bounds(written_before, count_below))
+
+    # --- Tables with a bound. Scores are uint64; in a full table the key with the lowest score
+    # leaves. Each write renews the scores of its keys, a lookup does not.
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets `epoch`.
+
+        Raises:
+            TypeError: If it is not an integer.
+            ValueError: If it is out of range, or the strategy has no epochs.
+        """
+        self._native.set_epoch(self._bound.checked_epoch(epoch))
+
+    def insert_and_evict(
+        self, keys: Any, values: Any, *, scores: Any = None, return_rejected: bool = False
+    ) -> Any:
+        """Inserts or overwrites rows, and returns those that had to go.
+
+        Example:
+        >>> import tfra
+        >>> table = tfra.Table(dim=1, max_capacity=2)
+        >>> table.upsert([1, 2], [[1.0], [2.0]])
+        >>> table.insert_and_evict([3], [[3.0]]).keys.tolist()
+        [1]
+
+        Args:
+            keys: Keys of any shape.
+            values: Rows, `keys.shape + (dim,)`.
+            scores: Scores of the keys, or None; see `upsert`.
+            return_rejected: Whether to return also which keys did not get in, their scores being
+                too low.
+
+        Returns:
+            `ScoredRows`; with `return_rejected` a pair of it and a bool array `keys.shape`.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If an array has a wrong shape, or the table has no bound.
+        """
+        self._bound.require("insert_and_evict")
+        flat, shape = self._rows.flat_keys(keys)
+        rows = self._rows.flat_values(values, shape)
+        given = self._bound.scores_of_write(scores, shape)
+        rejected = np.empty(shape, np.bool_)
+        mask = arrays.raw_bytes(rejected) if return_rejected else None
+        evicted = self._scored_rows(*self._native.assign_and_evict(flat, rows, given, mask))
+        return (evicted, rejected) if return_rejected else evicted
+
+    def find_or_insert(
+        self, keys: Any, default: Any = None, *, scores: Any = None, return_exists: bool = False
+    ) -> Any:
+        """Returns the rows of keys, and inserts those that are not there with their default.
+
+        Counts as a write for scores. A key that is rejected gets its default all the same.
+
+        Args:
+            keys: Keys of any shape.
+            default: As for `lookup`.
+            scores: Scores of the keys, or None; see `upsert`.
+            return_exists: Whether to return also which keys were there.
+
+        Returns:
+            As `lookup`.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If an array has a wrong shape, or scores are given to a table without bound.
+        """
+        flat, shape = self._rows.flat_keys(keys)
+        full = (*shape, self._rows.dim)
+        kind, rows = self._rows.default(default, full)
+        given = self._bound.scores_of_write(scores, shape)
+        exists = np.empty(shape, np.bool_)
+        values: NDArray[Any] = np.empty(full, self._rows.value_dtype)
+        out = None if self._rows.has_string_values else arrays.raw_bytes(values)
+        texts = self._native.find_or_insert(flat, kind, rows, out, arrays.raw_bytes(exists), given)
+        if texts is not None:
+            values[...] = arrays.object_array(texts, full)
+        return (values, exists) if return_exists else values
+
+    def assign(self, keys: Any, values: Any, *, scores: Any = None) -> None:
+        """Overwrites the rows of keys that are there. Others are left alone: `stats().ignored`.
+
+        Args:
+            keys: Keys of any shape.
+            values: Rows, `keys.shape + (dim,)`.
+            scores: Scores of the keys, or None; see `upsert`.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If an array has a wrong shape, or scores are given to a table without bound.
+        """
+        flat, shape = self._rows.flat_keys(keys)
+        rows = self._rows.flat_values(values, shape)
+        self._native.assign_existing(flat, rows, self._bound.scores_of_write(scores, shape))
+
+    def assign_scores(self, keys: Any, scores: Any) -> None:
+        """Gives keys that are there these scores, whatever the strategy. Others are left alone.
+
+        Args:
+            keys: Keys of any shape.
+            scores: Integers, 0 or more, `keys.shape`.
+
+        Raises:
+            TypeError: If an array is of a wrong dtype.
+            ValueError: If the shape of scores is wrong, or the table has no bound.
+        """
+        self._bound.require("assign_scores")
+        flat, shape = self._rows.flat_keys(keys)
+        self._native.assign_scores(flat, flat_scores(scores, shape))
+
+    def scores(self, keys: Any) -> NDArray[np.uint64]:
+        """Returns the scores of keys in their shape, 0 for those that are not there.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's.
+            ValueError: If the table has no bound.
+        """
+        self._bound.require("scores")
+        flat, shape = self._rows.flat_keys(keys)
+        exists = np.empty(shape, np.bool_)
+        return self._native.lookup_scores(flat, arrays.raw_bytes(exists)).reshape(shape)
+
+    def export_with_scores(self) -> ScoredRows:
+        """Returns the whole content with its scores, in no particular order.
+
+        While other threads write, a key that leaves the table and returns may appear twice, so an
+        export may have more rows than `max_capacity`. A key that is in the table all the time
+        appears exactly once.
+
+        Raises:
+            ValueError: If the table has no bound.
+        """
+        self._bound.require("export_with_scores")
+        return self._scored_rows(*self._native.export_if_score(0, None))
+
+    def size_if(self, *, score_at_least: int | None = None, score_below: int | None = None) -> int:
+        """Counts keys by their score.
+
+        Args:
+            score_at_least: Only keys with this score or a higher one.
+            score_below: Only keys with a lower score than this.
+
+        Returns:
+            The number of keys for which both hold.
+
+        Raises:
+            ValueError: If neither is given, one is out of range, or the table has no bound.
+        """
+        return self._native.count_if_score(*self._bound.score_range(score_at_least, score_below))
+
+    def erase_if(self, *, score_at_least: int | None = None, score_below: int | None = None) -> int:
+        """Removes the keys that `size_if` counts, in one pass, and returns how many."""
+        return self._native.remove_if_score(*self._bound.score_range(score_at_least, score_below))
+
+    def export_if(
+        self, *, score_at_least: int | None = None, score_below: int | None = None
+    ) -> ScoredRows:
+        """Returns the keys that `size_if` counts, with their rows and scores."""
+        return self._scored_rows(
+            *self._native.export_if_score(*self._bound.score_range(score_at_least, score_below))
+        )
+
+    def _scored_rows(self, keys: Any, values: Any, slots: Any, scores: Any) -> ScoredRows:
+        del slots
+        return ScoredRows(self._rows.keys_of(keys), self._rows.values_of(values), scores)
+
+
+def _bounds(written_before: int | None, count_below: int | None) -> tuple[int | None, int | None]:
+    return (
+        None if written_before is None else arrays.integer(written_before, "written_before"),
+        None if count_below is None else arrays.integer(count_below, "count_below"),
+    )

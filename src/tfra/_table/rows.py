@@ -1,0 +1,124 @@
+"""What the keys and rows of a table look like: from the arrays of users to those of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra._shared import arrays
+
+_INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
+_UINT32 = np.dtype(np.uint32)
+
+
+class RowFormat:
+    """The types and sizes of the keys and rows of one table.
+
+    Its methods check what the caller of a table gave and turn it into flat arrays, and turn what
+    the engine gives into arrays of the right shape.
+
+    Args:
+        dim: The length of a row.
+        key_dtype: The dtype of keys: int64, or object for strings.
+        value_dtype: The dtype of values; object for strings.
+        metadata: Whether rows have metadata.
+
+    Attributes:
+        slots: How many numbers each optimizer slot of a row has, by name. The engine knows them,
+            so they are set when the table has been made.
+        slot_dtype: The dtype of optimizer slots.
+    """
+
+    def __init__(
+        self, dim: int, key_dtype: np.dtype[Any], value_dtype: np.dtype[Any], metadata: bool
+    ) -> None:
+        self.dim = dim
+        self.key_dtype = key_dtype
+        self.value_dtype = value_dtype
+        self.metadata = metadata
+        self.has_string_values = value_dtype == arrays.STRING
+        self.slots: dict[str, int] = {}
+        self.slot_dtype = arrays.compute_dtype(value_dtype)
+        self._gradient_dtypes = (self.slot_dtype, value_dtype)
+
+    def flat_keys(self, keys: Any) -> tuple[Any, arrays.Shape]:
+        """Returns keys as the engine takes them, and the shape they had."""
+        return arrays.flat_keys(keys, self.key_dtype)
+
+    def flat_values(self, values: Any, shape: arrays.Shape, what: str = "values") -> Any:
+        """Returns rows for keys of a shape as the engine takes them."""
+        return arrays.flat_values(values, self.value_dtype, (*shape, self.dim), what)
+
+    def gradients(self, gradients: Any, shape: arrays.Shape) -> NDArray[Any]:
+        """Returns gradients for keys of a shape, of the dtype of slots or of values."""
+        full = (*shape, self.dim)
+        return arrays.typed_array(gradients, self._gradient_dtypes, full, "gradients")
+
+    def flat_slots(
+        self, slots: Mapping[str, NDArray[Any]] | None, shape: arrays.Shape
+    ) -> NDArray[np.uint8] | None:
+        """Returns optimizer slots for keys of a shape as the engine takes them."""
+        if slots is None:
+            return None
+        return arrays.pack_slots(slots, self.slots, self.slot_dtype, shape)
+
+    def flat_metadata(self, metadata: Any, shape: arrays.Shape) -> NDArray[np.uint8] | None:
+        """Returns metadata for keys of a shape as the engine takes them.
+
+        Raises:
+            ValueError: If rows have no metadata.
+        """
+        if metadata is None:
+            return None
+        if not self.metadata:
+            raise ValueError("`metadata` needs a table with metadata. Received: one without")
+        return arrays.raw_bytes(arrays.typed_array(metadata, (_UINT32,), (*shape, 2), "metadata"))
+
+    def default(self, default: Any, full: arrays.Shape) -> tuple[int, Any]:
+        """Returns what keys without a row get, as the engine takes it: its kind, and rows."""
+        if default is None:
+            return _INITIAL, None
+        default, shape = arrays.repeated(default, self.dim, self.value_dtype)
+        if shape == (self.dim,):
+            return _ONE_ROW, arrays.flat_values(default, self.value_dtype, shape, "default")
+        return _ROW_PER_KEY, arrays.flat_values(default, self.value_dtype, full, "default")
+
+    def check_out(self, out: Any, full: arrays.Shape) -> None:
+        """Raises TypeError or ValueError unless an array can take rows of this shape."""
+        arrays.refuse_mask(out, "out")
+        if not isinstance(out, np.ndarray) or out.dtype != self.value_dtype:
+            received = getattr(out, "dtype", type(out).__name__)
+            raise TypeError(f"`out` must be an array of {self.value_dtype}. Received: {received}")
+        arrays.require_shape(out.shape, full, "out")
+        if not out.flags.carray:
+            raise ValueError(
+                "`out` must be C-contiguous, aligned and writeable. Received: "
+                f"c_contiguous={out.flags.c_contiguous}, aligned={out.flags.aligned}, "
+                f"writeable={out.flags.writeable}"
+            )
+
+    def keys_of(self, keys: Any) -> NDArray[Any]:
+        """Returns the keys `[n]` that the engine gave."""
+        return arrays.exported_keys(keys, self.key_dtype)
+
+    def values_of(self, values: Any) -> NDArray[Any]:
+        """Returns the rows `[n, dim]` that the engine gave."""
+        return arrays.exported_values(values, self.value_dtype, self.dim)
+
+    def batch_of(self, exported: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
+        """Returns the columns that were asked for, of what the engine exported."""
+        keys, values, packed, times_and_counts = exported
+        keys = self.keys_of(keys)
+        batch: list[Any] = [keys, self.values_of(values)]
+        if slots:
+            batch.append(arrays.unpack_slots(packed, self.slots, self.slot_dtype))
+        if metadata:
+            batch.append(times_and_counts.reshape(len(keys), 2 if self.metadata else 0))
+        return tuple(batch)
+
+    def no_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Returns keys and rows of an empty table."""
+        return np.empty(0, self.key_dtype), np.empty((0, self.dim), self.value_dtype)
