@@ -7,6 +7,7 @@ computes the same numbers. They hold no state: the slots live in the table, next
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable
@@ -85,19 +86,18 @@ class Optimizer:
         if not self.kind:
             raise TypeError(f"`{type(self).__name__}` is a base class; make one of {_names()}.")
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name not in self._ranges:
-                if not isinstance(value, bool):
-                    raise ValueError(_expected(field.name, "a bool", value))
-            elif value is not None or field.default is not None:
-                expected, in_range = self._ranges[field.name]
-                if not (_is_finite(value) and in_range(value)):
-                    raise ValueError(_expected(field.name, expected, value))
-        if self.clipnorm is not None and self.clipvalue is not None:
-            raise ValueError(
-                "Only one of `clipnorm` and `clipvalue` can be set. "
-                f"Received: clipnorm={self.clipnorm}, clipvalue={self.clipvalue}"
-            )
+            self._check(field.name, getattr(self, field.name))
+        _check_clipping(self.clipnorm, self.clipvalue)
+
+    def _check(self, name: str, value: Any) -> None:
+        """Raises ValueError unless an argument can have this value."""
+        if name not in self._ranges:
+            if not isinstance(value, bool):
+                raise ValueError(_expected(name, "a bool", value))
+        elif value is not None or getattr(type(self), name) is not None:  # Its default.
+            expected, in_range = self._ranges[name]
+            if not (_is_finite(value) and in_range(value)):
+                raise ValueError(_expected(name, expected, value))
 
     def rule(self) -> Rule:
         """The rule, with the switches that decide the slots of a row."""
@@ -124,18 +124,36 @@ class Optimizer:
             A dict with every field of the engine's `UpdateParams`.
         """
         step = integer(step, "step", 1, limits.MAX_STEP)
-        names = [f.name for f in dataclasses.fields(self) if f.name not in _RULE_FIELDS]
-        unknown = sorted(set(overrides) - set(names))
+        if not overrides:
+            return {**self._params, "step": step}
+        unknown = sorted(overrides.keys() - self._updatable)
         if unknown:
             raise TypeError(
-                f"`{type(self).__name__}` can override {', '.join(names)} in an update. "
+                f"`{type(self).__name__}` can override {', '.join(self._updatable)} in an update. "
                 f"Received: {', '.join(unknown)}"
             )
-        # Made anew, so that overrides are checked as arguments of the constructor are.
-        changed: Any = dataclasses.replace(self, **dict[str, Any](overrides))
-        params = {**_PARAMS, "step": step}
-        for name in names:
-            params[_ENGINE_NAMES.get(name, name)] = float(getattr(changed, name) or 0.0)
+        params = {**self._params, "step": step}
+        for name in self._updatable:
+            if name in overrides:
+                value = overrides[name]
+                self._check(name, value)
+                params[_ENGINE_NAMES.get(name, name)] = float(value or 0.0)
+        _check_clipping(
+            overrides.get("clipnorm", self.clipnorm), overrides.get("clipvalue", self.clipvalue)
+        )
+        return params
+
+    @functools.cached_property
+    def _updatable(self) -> tuple[str, ...]:
+        """The arguments that an update can override."""
+        return tuple(f.name for f in dataclasses.fields(self) if f.name not in _RULE_FIELDS)
+
+    @functools.cached_property
+    def _params(self) -> dict[str, float]:
+        """The numbers of every update without overrides, which stay the same."""
+        params = dict(_PARAMS)
+        for name in self._updatable:
+            params[_ENGINE_NAMES.get(name, name)] = float(getattr(self, name) or 0.0)
         return params
 
     def slot_names(self) -> tuple[str, ...]:
@@ -381,6 +399,14 @@ def get(identifier: Optimizer | str | None) -> Optimizer | None:
         if identifier.lower().replace("_", "") == kind.replace("_", ""):
             return cls()
     raise ValueError(_expected("identifier", f"one of {_names()}", identifier))
+
+
+def _check_clipping(clipnorm: float | None, clipvalue: float | None) -> None:
+    if clipnorm is not None and clipvalue is not None:
+        raise ValueError(
+            "Only one of `clipnorm` and `clipvalue` can be set. "
+            f"Received: clipnorm={clipnorm}, clipvalue={clipvalue}"
+        )
 
 
 def _is_finite(value: Any) -> bool:

@@ -16,6 +16,8 @@ Shape = tuple[int, ...]
 
 # The dtype that stands for strings.
 STRING = np.dtype(object)
+_INT64 = np.dtype(np.int64)
+_BYTE = np.dtype(np.uint8)
 
 _NUMERIC = ("float32", "float16", "float64", "int8", "int32", "int64", "bool")
 _STRING_KEYS_HINT = (
@@ -42,7 +44,7 @@ def key_dtype(dtype: Any) -> np.dtype[Any]:
     result = _dtype_of(dtype)
     if result is None or not (result == STRING or result.name in ("int64", "int32")):
         raise TypeError(f"`key_dtype` must be int64 or string. Received: {dtype!r}")
-    return result if result == STRING else np.dtype(np.int64)
+    return result if result == STRING else _INT64
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any] | None:
@@ -87,6 +89,11 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def flat_keys(keys: Any, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64] | list[Any], Shape]:
     """Keys as the engine takes them, flat, and the shape they had."""
+    # The common case: no check below would find anything, and no copy is made.
+    if type(keys) is np.ndarray and keys.dtype is _INT64 and dtype is _INT64:
+        flags = keys.flags
+        if flags.c_contiguous and flags.aligned:
+            return keys.reshape(-1), keys.shape
     refuse_mask(keys, "keys")
     return _flat_strings(keys, "keys") if dtype == STRING else _flat_ints(keys)
 
@@ -171,6 +178,8 @@ def typed_array(
     values: Any, dtypes: tuple[np.dtype[Any], ...], shape: Shape, what: str
 ) -> NDArray[Any]:
     """An array of this shape and one of these dtypes. Lists and numbers take the first."""
+    if type(values) is np.ndarray and values.shape == shape and values.dtype in dtypes:
+        return values
     refuse_mask(values, what)
     if isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__array__"):
         array = np.asarray(values)
@@ -208,8 +217,10 @@ def require_shape(received: Shape, expected: Shape, what: str) -> None:
 
 def raw_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """The bytes of an array, without a copy if it is contiguous and aligned."""
-    flat = np.require(array, requirements=["C", "A"]).reshape(-1)
-    return flat.view(np.uint8) if flat.size else np.empty(0, np.uint8)
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        array = np.require(array, requirements=["C", "A"])
+    return array.reshape(-1).view(_BYTE) if array.size else np.empty(0, _BYTE)
 
 
 def object_array(texts: list[Any], shape: Shape) -> NDArray[np.object_]:
