@@ -129,12 +129,14 @@ $(SANITIZED)/.installed: $(VENV)/.ready $(ENGINE) $(shell find src -name '*.py')
 
 # The contract of each adapter: every type of keys and values, hostile arguments, threads, files. All
 # tests would take an hour.
-TESTS_OF_ADAPTERS := $(addprefix tests/table/,test_table_contract.py test_table_model.py \
-  test_table_inputs.py test_errors.py test_update_rules.py test_metadata.py test_bounded_table.py \
-  test_tiers_table.py test_table_admission.py) tests/process/test_threads.py \
-  $(addprefix tests/dynamic_embedding/,tables/test_tables.py tables/test_tf_errors.py \
-  variable/test_variable.py saving/test_checkpoints.py lookup/test_pooling.py \
-  hkv/test_hkv_table.py hkv/test_hkv_saving.py upkeep/test_admission_saving.py)
+TESTS_OF_ADAPTERS := $(addprefix tests/,table/test_table_contract.py table/test_table_model.py \
+  table/test_table_inputs.py table/test_errors.py table/test_update_rules.py \
+  table/test_metadata.py table/test_bounded_table.py table/test_tiers_table.py \
+  table/test_table_admission.py process/test_threads.py dynamic_embedding/tables/test_tables.py \
+  dynamic_embedding/tables/test_tf_errors.py dynamic_embedding/variable/test_variable.py \
+  dynamic_embedding/saving/test_checkpoints.py dynamic_embedding/lookup/test_pooling.py \
+  dynamic_embedding/hkv/test_hkv_table.py dynamic_embedding/hkv/test_hkv_saving.py \
+  dynamic_embedding/upkeep/test_admission_saving.py)
 
 # Python itself is built without sanitizers: their library must be loaded before it, and with it that
 # of C++, in which it looks for what throws. Python and TensorFlow keep memory until the process ends,
