@@ -6,8 +6,8 @@
 The systems take turns, each time in a new process. The best round of each counts; the ratio of the
 medians is shown beside it. All get the same ids: 26 features, skewed by Zipf's law, a fifth of them
 never seen before. The first updates of each system are compared with NumPy's, its keys are counted,
-and losses must fall. The exit code is 0 only if all that holds; whether the goals are met is only
-shown.
+and losses must fall. The exit code is 0 only if all of that holds; missing a goal does not
+change it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Line:
     title: str
     ours: tuple[str, str]  # workload, system
     other: tuple[str, str]
-    goal: float | None = None  # At least so many times the other.
-    at_most: bool = False  # The ratio is of times, and the goal a bound from above.
+    goal: float | None = None  # Ours divided by the other is at least this.
+    at_most: bool = False  # The ratio is of times, and the goal is an upper limit.
     unit: float = 1e6
 
 

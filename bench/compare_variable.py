@@ -6,7 +6,7 @@
 The two systems take turns, each time in a new process, and each is called eagerly and inside
 `tf.function` in turns. The best round of each counts; the ratio of the medians is shown beside it.
 Every looked-up row is checked and the checksums of all processes must agree. The exit code is 0
-only if they do; whether the goals are met is only shown.
+only if they do; missing a goal does not change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Line:
 
     title: str
     workload: str
-    goal: float | None = None  # At least so many times the other; of memory at most.
+    goal: float | None = None  # Ours divided by the other is at least this (memory: at most).
     unit: float = 1e6
     against: str = "peer"
 

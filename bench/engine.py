@@ -3,7 +3,7 @@
     python bench/engine.py             # 1, 10 and 30 million keys
     python bench/engine.py --quick     # 1 million keys
 
-Runs engine_bench, which `make bench` builds, and shows what it says. The exit code is 0 only if all
+Runs engine_bench, which `make bench` builds, and prints its output. The exit code is 0 only if all
 of its results are right.
 """
 

@@ -3,8 +3,8 @@
     python bench/hit_rate.py                                      # half a million keys
     python bench/hit_rate.py --json bench/results/hit_rate.json   # then `make docs` draws it
 
-Ids follow a Zipf law with the exponent 1.05. Beside each rate stands the best one possible: that of
-a memory which holds the most frequent rows, and nothing else, from the beginning.
+Ids follow a Zipf law with the exponent 1.05. Beside each rate is the best possible one: that of
+a memory that holds exactly the most frequent rows from the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIM, BATCH = 16, 4096
 
 
 def measure(keys: int, share: Fraction, batches: int) -> Record:
-    """Looks ids up, as many again as are counted beforehand."""
+    """Looks up ids; the first half warms up and is not counted."""
     # Each row in memory takes a few bytes more than the row.
     table = tfra.Table(DIM, max_capacity=keys, fast_bytes=int(keys * share) * (4 * DIM + 8))
     for start in range(0, keys, BATCH):

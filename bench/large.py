@@ -41,7 +41,7 @@ GIB = 2**30
 
 
 class Reference:
-    """What some rows must be after training."""
+    """The expected values of some rows after training."""
 
     def __init__(self, keys: int, dim: int) -> None:
         frequent, others = np.arange(200), np.linspace(200, keys - 1, 800).astype(np.int64)
@@ -66,7 +66,7 @@ class Reference:
         self.value[some] -= rate * self.momentum[some] / (np.sqrt(self.velocity[some]) + EPSILON)
 
     def check(self, table: tfra.Table) -> str:
-        """Compares; returns what was compared."""
+        """Compares the rows; returns what was compared."""
         rows = table.lookup(keys_at(self.index))
         still = self.steps == 0
         if not np.array_equal(rows[still], self.value[still].astype(np.float32)):
@@ -82,7 +82,7 @@ class Reference:
 
 
 class Report:
-    """Says what is going on, and keeps the figures."""
+    """Shows the progress, and keeps the figures."""
 
     def __init__(self, table: tfra.Table, before: int) -> None:
         self.figures: Record = {}
@@ -91,12 +91,12 @@ class Report:
         self.progress = Progress(*columns, TimeRemainingColumn(), disable=not sys.stdout.isatty())
 
     def each(self, what: str, items: Any, total: int) -> Iterator[Any]:
-        """Goes through items and shows how far it is."""
+        """Iterates over items and shows the progress."""
         with self.progress:
             yield from self.progress.track(items, total=total, description=what)
 
     def note(self, what: str, count: int, seconds: float) -> None:
-        """Says how fast that was, and how much memory there is in use."""
+        """Prints the speed, and the memory in use."""
         stats = self._table.stats()
         resident = resident_bytes() - self._before
         share = resident / (self._table.fast_bytes + stats.index_bytes)  # type: ignore[operator]
@@ -173,7 +173,7 @@ def export(table: tfra.Table, keys: int, mixed: int, report: Report) -> None:
 
 
 def main() -> int:
-    """Does it all; returns the exit code."""
+    """Runs everything; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

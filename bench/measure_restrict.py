@@ -1,8 +1,8 @@
 """Measures `Variable.restrict`, ours or the peer's: both have the same interface.
 
 Runs in the environment of the system it measures; `bench/compare_restrict.py` starts it. Every key
-is noted once, a random half of them once more; then `restrict` keeps half of all keys by frequency,
-so that the right result is known: exactly those that were seen twice.
+is written once, and a random half of them once more. Then `restrict` keeps half of all keys by
+frequency, so the right result is known: exactly the keys that were seen twice.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def main() -> None:
         batch = tf.constant(keys[begin : begin + BATCH])
         variable.upsert(batch, tf.ones([len(batch), arguments.dim]))
         if arguments.system == "peer":
-            policy.apply_update(batch)  # Ours has noted the upsert.
+            policy.apply_update(batch)  # Ours has counted the upsert.
     kept = keys[::2]
     for begin in range(0, len(kept), BATCH):
         policy.apply_update(tf.constant(kept[begin : begin + BATCH]))
     table = memory("VmRSS") - before
 
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew.
+    Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM.
     resident = memory("VmRSS")
     start = time.perf_counter()
     variable.restrict(len(kept))

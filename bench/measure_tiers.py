@@ -1,4 +1,4 @@
-"""Measures a table of which an eighth fits into memory: ours, ours all in memory, or RocksDB.
+"""Measures one system: a table with an eighth of its rows in memory, one in memory, or RocksDB.
 
 Runs in the environment of the system it measures; `bench/compare_tiers.py` starts it. All get the
 same stream: ids by a Zipf law, a row of value and two Adam slots for each. What is looked up is
@@ -34,9 +34,9 @@ from workloads import (
 )
 
 EXPONENT = 1.05
-SHARE = 8  # So many times the memory for rows is what all rows need.
+SHARE = 8  # All rows need this many times the memory for rows.
 SAMPLE = 64
-WARM_ROUNDS = 6  # Of lookups, which nobody times: the rows that come often get to memory.
+WARM_ROUNDS = 6  # Lookups that are not timed, so that frequent rows move to memory.
 LEARNING_RATE, BETA_1, BETA_2, EPSILON = 0.001, 0.9, 0.999, 1e-7
 
 
@@ -88,15 +88,15 @@ class OurTable:
         return {name: getattr(stats, name) for name in (*names, "bytes_written")}
 
     def close(self) -> None:
-        """Its file has no name."""
+        """Does nothing: the file has no name."""
 
 
 class RocksDb:
     """RocksDB by rocksdict: raw bytes, a batch of keys a call, a batch of writes a call.
 
-    Of keys that are equal one is asked for. Keys are sorted, which RocksDB's own order makes worth
-    while; nothing is written ahead, and nothing compressed. Its block cache has our budget; what it
-    buffers and indexes besides comes on top.
+    Each distinct key is requested once. Keys are sorted, because RocksDB stores them in order.
+    There is no write-ahead log and no compression. The block cache is as large as our budget; its
+    other buffers and indexes come on top.
     """
 
     system, mode = "rocksdict", "raw"
@@ -158,7 +158,7 @@ class RocksDb:
         self._rows.write(batch, self._unlogged)
 
     def figures(self) -> Record:
-        """Nothing that could be compared with ours."""
+        """Returns nothing: RocksDB has no comparable figures."""
         return {}
 
     def close(self) -> None:
@@ -218,13 +218,13 @@ class Zipf:
 
 
 def values_of(index: Array, dim: int) -> Array:
-    """The rows as they are built."""
+    """Returns the initial rows of the build."""
     keys = keys_at(index)
     return rows_of(keys, np.zeros(len(keys), np.uint8), dim) / np.float32(2**24)
 
 
 def gradients_of(index: Array, dim: int, step: int) -> Array:
-    """Small whole numbers, by 64: their sums are exact, in whatever order."""
+    """Small integers divided by 64: their sums are exact in every order."""
     numbers = (index[:, np.newaxis] * 7 + np.arange(dim) * 3 + step) % 13 - 6
     return numbers.astype(np.float32) / 64
 
@@ -300,7 +300,7 @@ def main() -> int:
     for plan in plans(arguments):
         fast_bytes = plan.keys * plan.dim * 4 * 3 // SHARE
         small = Plan(plan.batch, plan.dim, plan.batch, 1, 1, plan.threads)
-        warm = make(arguments.system, small, fast_bytes)  # What first calls take for themselves.
+        warm = make(arguments.system, small, fast_bytes)  # Memory that only first calls allocate.
         for _ in run(warm, small, fast_bytes, 0):
             pass
         warm.close()

@@ -31,7 +31,7 @@ BETA_1, BETA_2 = 0.9, 0.999
 
 @dataclass
 class System:
-    """What is said of a system in each of its records."""
+    """What each record says about its system."""
 
     system: str
     mode: str
@@ -99,7 +99,7 @@ class Rule:
 
 
 def check_updates(trainer: Trainer, stream: Stream, workload: str, gradients: Array) -> None:
-    """Raises unless the first steps change rows as the rule says, wherever they started from."""
+    """Raises unless the first steps change the rows as the rule says, from any start."""
     first, second = stream.draw().ids, stream.draw().ids
     rule = Rule(workload, trainer.ids(np.stack([first, second])), gradients.shape[-1])
     starts: dict[int, tuple[Array, Array]] = {}
@@ -312,8 +312,8 @@ def dataset(batches: list[Examples], rows: int | None) -> Any:
     ids = np.stack([batch.ids for batch in batches])
     inputs = ids if rows is None else ids % rows, np.stack([batch.numbers for batch in batches])
     data = (inputs, np.stack([batch.labels for batch in batches]))
-    # Without a thread that tunes it: the end of `fit` waits for that, up to seconds after the last
-    # step, with any layer.
+    # Without autotuning: `fit` waits for its thread at the end, up to seconds after the last step,
+    # with every layer.
     options = tf.data.Options()
     options.autotune.enabled = False
     return tf.data.Dataset.from_tensor_slices(data).prefetch(2).with_options(options)
@@ -328,7 +328,7 @@ def fit(system: System, plan: Plan, keras: Any, layer: Any, optimizer: Any) -> R
     stream = Stream(plan.keys, plan.batch)
     rates, losses = [], []
     for number in range(-2, plan.rounds):
-        # Every id once, then a round for warming up. Twice the steps, as a call has costs too.
+        # Every id once, then a warm-up round. Twice the steps: a call of `fit` has a cost, too.
         drawn = (stream.draw() for _ in range(2 * plan.round_batches))
         batches = list(stream.known() if number == -2 else drawn)
         if number == -2 and rows is not None:
@@ -394,7 +394,7 @@ def measure_ours(plan: Plan) -> Iterator[Record]:
 
 
 def measure_peer(plan: Plan) -> Iterator[Record]:
-    """Measures TFRA 0.8.1 in the Keras that it knows."""
+    """Measures TFRA 0.8.1 with Keras 2."""
     keras = import_module("tf_keras")
     embedding = import_module("tensorflow_recommenders_addons").dynamic_embedding
     versions = versions_of("tensorflow-recommenders-addons", "tensorflow-cpu", "tf-keras", "numpy")

@@ -94,7 +94,7 @@ class Adapter:
         self._made = 0
 
     def new_table(self, initializer: Any = 0.0) -> Table:
-        """Returns an empty table; a name of its own, since the peer shares tables by name."""
+        """Returns an empty table with a unique name, since the peer shares tables by name."""
         self._made += 1
         variable = self._embedding.Variable(
             key_dtype=tf.int64,
@@ -231,7 +231,7 @@ def time_exports(session: Session, export: Callable[[], Any]) -> tuple[list[floa
 
 
 def run(adapter: Adapter, session: Session) -> Iterator[Record]:
-    """Measures everything that a `Variable` is compared by."""
+    """Measures all workloads of a `Variable`."""
     plan = session.plan
     built, records = workloads.build(adapter, session)
     assert isinstance(built, Table)

@@ -86,7 +86,7 @@ def set_up_rocksdict() -> str | None:
 
 
 def _set_up(name: str, folder: Path, requirements: Sequence[str], base: str | None) -> str | None:
-    """Makes an environment by the Python `base`, unless it is there."""
+    """Makes an environment with the Python `base`, unless it exists."""
     stamp, wanted, python = folder / ".complete", "\n".join(requirements), folder / "bin" / "python"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         say(f"{name}: {folder.relative_to(ROOT)} is ready")
@@ -191,7 +191,7 @@ def cpu_model() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Returns what figures depend on, as far as the machine can tell."""
+    """Returns the facts about this machine that figures depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu_model(),
@@ -267,7 +267,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_arguments(
     parser: argparse.ArgumentParser, keys: list[int], quick_keys: list[int]
 ) -> argparse.Namespace:
-    """Returns the arguments with what was not given filled in."""
+    """Returns the arguments, with defaults for those that were not given."""
     arguments = parser.parse_args()
     quick = arguments.quick
     arguments.keys = arguments.keys or (quick_keys if quick else keys)

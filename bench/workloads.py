@@ -32,7 +32,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
 
-# Of training examples: as many ids and numbers in each as in Criteo's logs.
+# Training examples have as many ids and numbers as Criteo's logs.
 FEATURES = 26
 NUMBERS = 13
 NEW_IDS = 0.2  # the share of those that were never seen before
@@ -53,7 +53,7 @@ class Table(Protocol):
 
 
 class System(Protocol):
-    """What is said of a system in each of its records."""
+    """What each record says about its system."""
 
     system: str
     mode: str
@@ -121,7 +121,7 @@ def rows_of(keys: Array, version: Array, dim: int) -> Array:
 
 
 class Session:
-    """The state that one measured table ought to have, and the timing of calls against it."""
+    """The expected state of one measured table, and the timing of calls."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -292,10 +292,10 @@ class Stream:
 
 
 def provide_memory(size: int) -> None:
-    """Lets the kernel have so many bytes of memory that can be used at once.
+    """Makes the kernel hold this many bytes of free memory that can be used at once.
 
-    Where a hypervisor takes free memory back, getting it again takes many times what the kernel and
-    any table do with it. Every system under test gets it like this before it needs new memory.
+    Some hypervisors take free memory back, and returning it takes much longer than what the kernel
+    and any table do with it. Every system under test calls this before it needs new memory.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     with mmap.mmap(-1, size, flags=flags) as memory:

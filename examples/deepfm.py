@@ -39,7 +39,7 @@ def make_clicks(examples: int, fields: int, seed: int) -> tuple[Ids, Floats]:
     is_rare = rng.random((examples, fields)) < 0.02
     values = np.where(is_rare, rng.integers(2**40, size=is_rare.shape), common)
     ids = (np.arange(fields) << 48) + values
-    # What decides: a weight and a vector for each id, which are functions of the id.
+    # The true model: a weight and a vector for each id, which are functions of the id.
     hidden = tfra.Table(5, initializer=tfra.initializers.Normal(stddev=1.0), seed=seed).lookup(ids)
     weights, vectors = hidden[..., 0], 0.6 * hidden[..., 1:]
     products = 0.5 * (vectors.sum(axis=1) ** 2 - (vectors**2).sum(axis=1)).sum(axis=1)

@@ -2,12 +2,12 @@
 
 Each day brings new users and new items. They are popular at first and fade within days, and many
 ids are seen once and never again. Whether a user clicks on an item depends on numbers that belong
-to their ids, which the model does not know. It predicts each day before it is trained on it: what
-is measured is how well it does on ids as they come.
+to their ids, which the model does not know. It predicts each day before it is trained on that day:
+this measures how well it predicts ids as they arrive.
 
 The same model runs three times:
 
-- no rule: every id that was ever trained has a row, for good.
+- no rule: every id that was ever trained keeps its row.
 - restrict: at the end of a day, each table keeps the `--keep` ids that were seen last; or, with
   `--policy most-frequent`, most often.
 - admission + ttl: an id gets a row when it is seen for the second time, and loses it when it was
@@ -43,7 +43,7 @@ Examples = tuple[dict[str, Ids], NDArray[np.float32]]
 
 
 class Evening(NamedTuple):
-    """What is known at the end of a day."""
+    """The figures at the end of a day."""
 
     auc: float  # Of the predictions of the day, which were made before training on it.
     log_loss: float
@@ -58,8 +58,8 @@ def draw_ids(day: int, examples: int, newcomers: int, once: float, rng: np.rando
         day: The number of the day.
         examples: How many ids to draw.
         newcomers: How many ids appear each day.
-        once: Which part of the examples has an id of its own.
-        rng: Where chance comes from.
+        once: The share of examples with an id that is used only once.
+        rng: The random generator.
     """
     age = rng.exponential(3.0, examples).astype(np.int64)  # In days: ids fade.
     place = (newcomers * rng.random(examples) ** 3).astype(np.int64)  # Few are popular.
@@ -73,7 +73,7 @@ def make_stream(days: int, examples: int, seed: int) -> Iterator[Examples]:
     """Yields the examples of one day after the other: ids, and whether there was a click."""
     rng = np.random.default_rng(seed)
     normal = tfra.initializers.Normal(stddev=1.0)
-    # What decides: a weight and a vector for each id, which are functions of the id.
+    # The true model: a weight and a vector for each id, which are functions of the id.
     hidden_users = tfra.Table(5, initializer=normal, seed=seed)
     hidden_items = tfra.Table(5, initializer=normal, seed=seed + 1)
     for day in range(1, days + 1):
@@ -137,7 +137,7 @@ def print_figures(runs: dict[str, list[Evening]]) -> None:
 
 
 def mean_scores(evenings: list[Evening]) -> tuple[float, float]:
-    """Returns AUC and log loss, without the first day, of which nothing can be known."""
+    """Returns AUC and log loss, without the first day, whose ids are all unknown."""
     scores = np.array([(each.auc, each.log_loss) for each in evenings[1:]])
     return float(scores[:, 0].mean()), float(scores[:, 1].mean())
 

@@ -2,8 +2,8 @@
 
 Each user has a taste, each item a style, both unknown to the model, and users mostly pick items of
 the style they like. One tower makes a vector of a user's id, the other of an item's; their product
-says whether the user would pick the item. No vocabulary is made beforehand: a table gets a row for
-each id that training meets.
+says whether the user would pick the item. No vocabulary is needed: a table gets a row for
+each id that training sees.
 
 The model is trained on picks and random items, and asked for ten items for each user. The share of
 users whose left-out pick is among these ten is printed beside that of ten random items. Then the
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     known, left_out = picks[:, :-1], picks[:, -1:]
     model = make_model(given.dim)
     data = pairs(known, given.items, negatives=4, rng=rng)
-    model.fit(data, epochs=given.epochs, shuffle=False)  # It is shuffled already.
+    model.fit(data, epochs=given.epochs, shuffle=False)  # The data is already shuffled.
 
     best = recommend(model, given.users, given.items)
     hits = float((best == left_out).any(axis=1).mean())

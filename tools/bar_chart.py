@@ -1,4 +1,4 @@
-"""Bar charts as SVG, the same bytes for the same numbers, readable on light and dark pages."""
+"""Bar charts as SVG: the same bytes for the same numbers, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-# An image on a page can't see the page's colours, so that it brings its own background.
+# An image does not know the colours of the page around it, so it has its own background.
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .card { fill: #ffffff; stroke: #d0d7de }

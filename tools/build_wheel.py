@@ -1,4 +1,4 @@
-"""Builds the wheel of this Python, or readies wheels that are built, for others to install.
+"""Builds a wheel for this Python, or repairs built wheels, so that others can install them.
 
 Run: python tools/build_wheel.py OUTPUT_FOLDER [WHEEL ..]
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# TensorFlow's own, which is there when TensorFlow is. tfra's libraries are in the wheel already.
+# Libraries that come with TensorFlow; those of tfra are already in the wheel.
 NOT_OURS = "libtensorflow_framework.so.2"
 
 

@@ -1,9 +1,9 @@
-"""Joins wheels that differ only in the Python version of their module into one that serves all.
+"""Merges wheels that differ only in the Python version of their module into one for all versions.
 
 Run: python tools/merge_wheels.py OUTPUT_FOLDER WHEEL [WHEEL ..]
 
-A module built for the stable ABI serves every CPython from 3.12 on. Before that each version needs
-a module of its own; their names differ, so one wheel can hold several.
+A module built for the stable ABI works with every CPython from 3.12 on. Each earlier version needs
+its own module; their names differ, so one wheel can contain several.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def tags_of(unpacked: Path) -> list[str]:
-    """The lines of the wheel's metadata that say which Pythons it serves."""
+    """The lines of the wheel's metadata that say which Python versions it supports."""
     lines = next(unpacked.glob("*.dist-info/WHEEL")).read_text().splitlines()
     return [line for line in lines if line.startswith("Tag: ")]
 

@@ -1,4 +1,4 @@
-"""Prints the dependency groups of pyproject.toml that are named, and the package's own needs."""
+"""Prints the named dependency groups of pyproject.toml and the requirements of the package."""
 
 import sys
 from pathlib import Path

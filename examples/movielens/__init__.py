@@ -1,9 +1,9 @@
 """A recommender that learns from a stream of ratings, in which new users and films keep arriving.
 
 The million ratings of MovieLens-1M are played in the order of their times. Two models learn from
-them, which differ in one thing: in the first, every user and film has a row of its own, made when
-training first meets it (`tfra`); in the second, rows are shared by what a hash of the key says (the
-hashing trick), in a table of the same memory.
+them. They differ in one thing: in the first, every user and film has its own row, made when
+training first sees it (`tfra`); in the second, a hash of the key decides which keys share a row
+(the hashing trick), in a table of the same memory.
 
     PYTHONPATH=examples python -m movielens              # `make demo` does this
     PYTHONPATH=examples python -m movielens --ratings 50000 --source generated

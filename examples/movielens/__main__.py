@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tf.config.experimental.enable_op_determinism()
 
     ratings = options.load()
-    user = choose_user(ratings, options.user)  # A wrong one is refused before anything is trained.
+    user = choose_user(ratings, options.user)  # Refuse a wrong user before training.
     console.print(f"[bold]{ratings.source}[/bold]: {len(ratings):,} ratings in the order of time")
     if ratings.source == "MovieLens-1M":
         console.print(LICENCE, highlight=False)

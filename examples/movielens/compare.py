@@ -1,4 +1,4 @@
-"""Two models that differ in their tables only: what they are given, and what they come to."""
+"""Two models that differ only in their tables, and their results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DYNAMIC, HASHED = "tfra", "hashing trick"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one model came to.
+    """The result of one model.
 
     Args:
         auc: Over all ratings.
         late_auc: Over the second half of them.
-        keys: The keys it has met.
+        keys: The keys it has seen.
         sharing: How many of them share a row with another one.
         rows: The rows it has.
         total_bytes: Memory of its rows and their slots; for `tfra` also of index and keys.
@@ -46,8 +46,8 @@ class Outcome:
 class Comparison:
     """Two models for one stream.
 
-    The static tables get the memory that those of `tfra` will have at the end, as if it had been
-    known from the beginning.
+    The static tables get the memory that the tables of `tfra` have at the end, as if this size had
+    been known from the start.
 
     Args:
         ratings: The stream.

