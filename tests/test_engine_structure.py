@@ -17,7 +17,13 @@ LAYERS = (
     ("keys", "spec"),
     ("rows",),
     ("index",),
-    ("bounded", "tiers", "admission"),
+    ("scores", "storage", "admission"),
+    ("state",),
+    ("tiers",),
+    ("reading",),
+    ("bounded",),
+    ("writing",),
+    ("upkeep",),
     ("table",),
     ("trained",),
     ("process",),
@@ -37,6 +43,11 @@ def includes(folder: str) -> Iterator[tuple[str, str]]:
 def test_every_folder_has_a_layer() -> None:
     assert sorted(LAYER_OF) == FOLDERS
     assert not [path.name for path in SOURCES.iterdir() if path.is_file()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_folder_is_too_full(folder: str) -> None:
+    assert len(list((SOURCES / folder).iterdir())) <= 16
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

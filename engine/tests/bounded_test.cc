@@ -3,8 +3,8 @@
 #include <random>
 #include <set>
 
-#include "bounded/scores.h"
 #include "bounded_helpers.h"
+#include "scores/scores.h"
 
 namespace tfra::test {
 namespace {

@@ -46,8 +46,8 @@ double BucketsPerInsert(const TableSpec& spec, const TestKeys& keys, uint64_t* r
       CHECK_EQ(contents[keys.Name(i)].at(0), static_cast<int>(i % 100));
     }
   }
-  const auto& base = static_cast<const TableBase&>(*table);
-  return 1 + static_cast<double>(base.index_steps()) / static_cast<double>(keys.size());
+  const TableState& state = static_cast<const TableBase&>(*table).state();
+  return 1 + static_cast<double>(state.index_steps()) / static_cast<double>(keys.size());
 }
 
 void CompareCosts(const char* what, const TableSpec& spec, const TestKeys& crafted,

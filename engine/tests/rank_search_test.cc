@@ -1,5 +1,5 @@
 // RankSearch against sorting.
-#include "table/rank_search.h"
+#include "upkeep/rank_search.h"
 
 #include <algorithm>
 #include <random>

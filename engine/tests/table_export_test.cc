@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "concurrency_helpers.h"
-#include "table/table_write.h"
+#include "reading/batch_rows.h"
 #include "whole_rows.h"
 
 namespace tfra::test {

@@ -1,11 +1,10 @@
 // Large tables, whose rows are streamed to memory when they are replaced: against a model, and with
 // readers.
-#include "table/table_stream.h"
-
 #include <algorithm>
 #include <random>
 
 #include "concurrency_helpers.h"
+#include "writing/streamer.h"
 
 namespace tfra::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "tiers/row_file.h"
+#include "storage/row_file.h"
 #include "whole_rows.h"
 
 namespace tfra::test {

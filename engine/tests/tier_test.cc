@@ -4,8 +4,8 @@
 #include <random>
 
 #include "bounded_helpers.h"
-#include "tiers/row_file.h"
-#include "tiers/row_tiers.h"
+#include "storage/row_file.h"
+#include "storage/row_tiers.h"
 #include "whole_rows.h"
 
 namespace tfra::test {

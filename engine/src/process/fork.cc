@@ -13,7 +13,7 @@
 //   1. the list of trained tables      (trained_table.cc)
 //   2. TrainedTable::changing_          in ascending order of handles
 //   3. TrainedTable::binding_
-//   4. the list of tables              (table_base.cc)
+//   4. the list of tables              (table_state.cc)
 //   5. RowTiers::StripeTier::demoting   in ascending order of stripes
 //   6. Stripe::mutex                    in ascending order of stripes
 //   7. RowTiers::covering_
@@ -48,17 +48,17 @@
 #include "kernels/update_kernels.h"
 #include "memory/pages.h"
 #include "memory/read_guard.h"
-#include "table/table_base.h"
+#include "state/table_state.h"
+#include "storage/row_file.h"
 #include "tfra/thread_pool.h"
 #include "tfra/trained_table.h"
-#include "tiers/row_file.h"
 
 namespace tfra {
 namespace {
 
 void Prepare() {
   TrainedTable::LockAllForFork();
-  TableBase::LockAllForFork();
+  TableState::LockAllForFork();
   LockRetired();
   LockPagePool();
 }
@@ -66,7 +66,7 @@ void Prepare() {
 void Unlock(bool in_child) {
   UnlockPagePool();
   UnlockRetired();
-  TableBase::UnlockAllAfterFork();
+  TableState::UnlockAllAfterFork();
   TrainedTable::UnlockAllAfterFork(in_child);
 }
 

@@ -49,7 +49,7 @@ template <typename Keys>
 Status Make(const TableSpec& spec, Initializer initializer, std::unique_ptr<Table>* out) {
   try {
     auto table = std::make_unique<TableOf<Keys>>(spec, std::move(initializer));
-    TFRA_RETURN_IF_ERROR(table->Initialize());
+    TFRA_RETURN_IF_ERROR(table->state().Initialize());
     *out = std::move(table);
     return Status::Ok();
   } catch (const std::bad_alloc&) {
@@ -58,12 +58,6 @@ Status Make(const TableSpec& spec, Initializer initializer, std::unique_ptr<Tabl
 }
 
 }  // namespace
-
-Status CheckCapacity(int64_t keys) {
-  if (keys >= 0 && keys <= kMaxKeys) return Status::Ok();
-  return Status::InvalidArgument("expected a capacity between 0 and " + std::to_string(kMaxKeys) +
-                                 " keys, received " + std::to_string(keys));
-}
 
 Status Table::Create(const TableSpec& spec, std::unique_ptr<Table>* table) {
   TFRA_RETURN_IF_ERROR(Validate(spec));

@@ -81,7 +81,9 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                       bounded ? Scores{Scores::kExact, batch.scores.data()} : Scores()));
   }
   // Every table is a TableBase.
-  static_cast<TableBase*>(other.get())->CopyHistory(static_cast<TableBase*>(this));
+  static_cast<TableBase*>(other.get())
+      ->state()
+      .CopyHistory(static_cast<const TableBase*>(this)->state());
   *copy = std::move(other);
   return Status::Ok();
 }

@@ -1,0 +1,55 @@
+// Inserts missing keys into a bounded table. If the table is full, each of them evicts a key with a
+// lower score, or is rejected.
+#pragma once
+
+#include "bounded/bounded_call.h"
+#include "state/finder.h"
+
+namespace tfra {
+
+// One thread of a call. REQUIRES: the mutexes of the stripes of all keys that are passed; in an
+// exact table, the mutexes of all stripes.
+template <typename Keys, typename Op>
+class BoundedInserter {
+ public:
+  // evicted: filled if the call reports evicted rows. still_missing: the thread has held the mutex
+  // since the keys were not found.
+  BoundedInserter(const TableState& state, const BoundedCall& call, Op* op, Tally* tally,
+                  Evicted* evicted, bool still_missing = false)
+      : state_(state),
+        finder_{state},
+        call_(call),
+        op_(op),
+        tally_(tally),
+        evicted_(evicted),
+        still_missing_(still_missing) {}
+
+  // Inserts those of the keys that are not in the table, each with the keys chained to it.
+  Status Insert(const uint32_t* keys, size_t count);
+
+ private:
+  // Inserts or rejects key i and the keys chained to it.
+  Status InsertChain(uint32_t i);
+  // Inserts key i with its score. No entry: the key was rejected.
+  Status InsertScored(size_t i, uint64_t score, uint32_t seen, Stripe::Entry* entry);
+  // The key that a new key of this hash would evict.
+  Candidate LowestCandidate(uint64_t hash) const;
+  // Removes an entry of a full table. The caller gives its row to another key, or drops the row.
+  uint32_t Evict(const Candidate& candidate);
+
+  const TableState& state_;
+  const Finder<Keys> finder_;
+  const BoundedCall& call_;
+  Op* const op_;
+  Tally* const tally_;
+  Evicted* const evicted_;
+  const bool still_missing_;
+
+  // The lowest candidate of the present key, found some keys ahead, and the array it was found in.
+  Candidate likely_ = {};
+  const BucketArray* likely_in_ = nullptr;
+  uint64_t lowest_since_ = kNoScore;  // The lowest score that was inserted since.
+  uint64_t inserted_ = kNoScore;      // The score of the present key, if it was inserted.
+};
+
+}  // namespace tfra

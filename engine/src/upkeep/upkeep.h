@@ -1,0 +1,43 @@
+// Metadata of rows, and the rows that leave: by rank, or because they expired. Contract:
+// TableUpkeep in tfra/table.h.
+#pragma once
+
+#include "state/table_state.h"
+#include "upkeep/visitor.h"
+
+namespace tfra {
+
+class RankSearch;
+
+template <typename Keys>
+class UpkeepOf {
+ public:
+  explicit UpkeepOf(TableState* state) : state_(*state), visitor_(*state) {}
+
+  Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists);
+  Status Touch(const KeyBatch& keys, NewKeys new_keys);
+  Status CountIf(const MetadataPredicate& predicate, uint64_t* count);
+  Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed);
+  Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch);
+  Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted);
+  Status Evict(const KeyBatch& keys, size_t* evicted);
+  Status Expire(const ExpiryRule& rule, uint64_t* expired);
+  Status Histograms(RowHistograms* histograms);
+  Status ExportAdmission(AdmissionState* to) { return state_.ExportAdmission(to); }
+  Status RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts) {
+    return state_.RestoreAdmission(from, part, parts);
+  }
+  uint32_t clock() const { return state_.clock(); }
+  void SetClock(uint32_t now) { state_.SetClock(now); }
+
+ private:
+  // Finds the boundary among `size` numbers. sample(array, bucket number, list) adds the numbers of
+  // a bucket to a list; look(stripe, part) adds the numbers of a stripe to a part of the search.
+  template <typename Sample, typename Look>
+  void FindBoundary(RankSearch* search, uint64_t size, Sample&& sample, Look&& look) const;
+
+  TableState& state_;
+  const Visitor<Keys> visitor_;
+};
+
+}  // namespace tfra
