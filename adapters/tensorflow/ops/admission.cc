@@ -18,7 +18,7 @@ void CopyTo(const Tensor& tensor, const void* data, size_t bytes) {
 
 }  // namespace
 
-void SnapshotAdmission(void*, TF_OpKernelContext* op) {
+void ContentAdmission(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     AdmissionState all;
     TF_DataType key_dtype = TF_INT64;

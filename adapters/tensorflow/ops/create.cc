@@ -51,19 +51,20 @@ void CreateKernel::RequireSame(const std::shared_ptr<TrainedTable>& table) const
                   Describe(there));
 }
 
-void FreeToken(void* data, size_t, void* argument) {
+void FreeLifetimeHandle(void* data, size_t, void* argument) {
   std::free(data);
-  delete static_cast<Registry::Token*>(argument);
+  delete static_cast<Registry::LifetimeHandle*>(argument);
 }
 
 // A tensor that keeps the table alive.
-Tensor TokenTensor(std::unique_ptr<Registry::Token> token) {
+Tensor LifetimeTensor(std::unique_ptr<Registry::LifetimeHandle> lifetime) {
   constexpr size_t kAlignment = 64;
   void* data = std::aligned_alloc(kAlignment, kAlignment);
   if (data == nullptr) throw std::bad_alloc();
   std::memset(data, 0, kAlignment);
   const int64_t dims[] = {1};
-  return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeToken, token.release()));
+  return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeLifetimeHandle,
+                             lifetime.release()));
 }
 
 }  // namespace
@@ -80,9 +81,9 @@ void CreateTable(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [&](const OpContext& context) {
     const auto& wanted = *static_cast<const CreateKernel*>(kernel);
     const std::string key = context.Resource(0, "table");
-    auto token = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
-    wanted.RequireSame(token->table());
-    context.SetOutput(0, TokenTensor(std::move(token)));
+    auto lifetime = Registry::Get().FindOrMake(key, [&] { return wanted.Make(); });
+    wanted.RequireSame(lifetime->table());
+    context.SetOutput(0, LifetimeTensor(std::move(lifetime)));
   });
 }
 

@@ -67,7 +67,7 @@ void Narrow(char* keys, size_t count) {
 }
 
 // What is exported beside the keys.
-struct Parts {
+struct Columns {
   bool each_key_once = false;  // Also of keys that left and came back meanwhile.
   bool values = false;
   bool slots_and_metadata = false;
@@ -88,30 +88,30 @@ class Exporter {
 
   const TableUse& first() const { return tables_[0]; }
 
-  // Goes through the tables and sets the outputs: the keys and the parts, in their order. Of tables
-  // that are not copied as a whole, so many rows at a time are in memory beside them.
-  void Run(const Parts& parts, size_t rows_at_a_time = kRowsAtATime) {
+  // Goes through the tables and sets the outputs: the keys and the columns, in their order. Of
+  // tables that are not copied as a whole, so many rows at a time are in memory beside them.
+  void Run(const Columns& columns, size_t rows_at_a_time = kRowsAtATime) {
     for (const TableUse& table : tables_) {
-      RequireAlike(first(), table, parts.slots_and_metadata, parts.scores);
+      RequireAlike(first(), table, columns.slots_and_metadata, columns.scores);
     }
     for (const TableUse& table : tables_) room_ += table->size();
-    Resize(room_, parts);
+    Resize(room_, columns);
     for (const TableUse& table : tables_) {
       ExportBatch batch;
       if (table->ExportsAsWhole()) {
         size_t rows;
-        Check(table->ExportInto(ArraysFrom(next_, parts), &rows, &batch));
+        Check(table->ExportInto(ArraysFrom(next_, columns), &rows, &batch));
         next_ += rows;
-        Add(&batch, parts);
+        Add(&batch, columns);
         continue;
       }
       for (ExportCursor cursor; !cursor.done;) {
         Check(table->Export(rows_at_a_time, &cursor, &batch));
-        Add(&batch, parts);
+        Add(&batch, columns);
       }
     }
-    if (parts.each_key_once) KeepFirst(parts);
-    SetOutputs(static_cast<int64_t>(next_), parts);
+    if (columns.each_key_once) KeepFirst(columns);
+    SetOutputs(static_cast<int64_t>(next_), columns);
   }
 
  private:
@@ -121,61 +121,61 @@ class Exporter {
   bool has_metadata() const { return first()->spec().metadata; }
 
   // Makes room for so many rows.
-  void Resize(size_t rows, const Parts& parts) {
+  void Resize(size_t rows, const Columns& columns) {
     if (key_dtype() == TF_STRING) {
       string_keys_.resize(rows);
     } else {
       keys_.Resize(rows * sizeof(int64_t));
     }
-    if (parts.values && type_ == ValueType::kString) {
+    if (columns.values && type_ == ValueType::kString) {
       string_values_.resize(rows * static_cast<size_t>(dim_));
-    } else if (parts.values) {
+    } else if (columns.values) {
       values_.Resize(rows * RowBytes());
     }
-    if (parts.slots_and_metadata) {
+    if (columns.slots_and_metadata) {
       slots_.Resize(rows * SlotsBytes());
       metadata_.Resize(has_metadata() ? rows * sizeof(RowMetadata) : 0);
     }
-    if (parts.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
+    if (columns.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
   }
 
   // The memory from a row on.
-  RowArrays ArraysFrom(size_t row, const Parts& parts) {
+  RowArrays ArraysFrom(size_t row, const Columns& columns) {
     RowArrays arrays{.room = room_ - row, .keys = keys_.at<int64_t>(row)};
-    if (parts.values) arrays.values = values_.at<std::byte>(row * RowBytes());
-    if (parts.slots_and_metadata) {
+    if (columns.values) arrays.values = values_.at<std::byte>(row * RowBytes());
+    if (columns.slots_and_metadata) {
       arrays.slots = slots_.at<std::byte>(row * SlotsBytes());
       if (has_metadata()) arrays.metadata = metadata_.at<RowMetadata>(row);
     }
-    if (parts.scores && IsBounded(*first())) arrays.scores = scores_.at<uint64_t>(row);
+    if (columns.scores && IsBounded(*first())) arrays.scores = scores_.at<uint64_t>(row);
     return arrays;
   }
 
   // Adds a batch; others may have inserted more than there is room for.
-  void Add(ExportBatch* batch, const Parts& parts) {
+  void Add(ExportBatch* batch, const Columns& columns) {
     if (next_ + batch->size > room_) {
       room_ = next_ + batch->size + room_ / 8;
-      Resize(room_, parts);
+      Resize(room_, columns);
     }
     const size_t row = next_;
     next_ += batch->size;
     keys_.Write(row * sizeof(int64_t), batch->int_keys);
     std::move(batch->string_keys.begin(), batch->string_keys.end(),
               string_keys_.begin() + static_cast<std::ptrdiff_t>(row));
-    if (parts.values) {
+    if (columns.values) {
       values_.Write(row * RowBytes(), batch->values);
       std::move(batch->string_values.begin(), batch->string_values.end(),
                 string_values_.begin() + static_cast<std::ptrdiff_t>(row) * dim_);
     }
-    if (parts.slots_and_metadata) {
+    if (columns.slots_and_metadata) {
       slots_.Write(row * SlotsBytes(), batch->slots);
       metadata_.Write(row * sizeof(RowMetadata), batch->metadata);
     }
-    if (parts.scores) scores_.Write(row * sizeof(uint64_t), batch->scores);
+    if (columns.scores) scores_.Write(row * sizeof(uint64_t), batch->scores);
   }
 
   // Leaves the first row of each key.
-  void KeepFirst(const Parts& parts) {
+  void KeepFirst(const Columns& columns) {
     const std::vector<std::string_view> views(
         string_keys_.begin(),
         string_keys_.begin() + static_cast<std::ptrdiff_t>(key_dtype() == TF_STRING ? next_ : 0));
@@ -199,20 +199,20 @@ class Exporter {
     } else {
       keep(keys_.at<int64_t>(0), 1);
     }
-    if (parts.values && type_ == ValueType::kString) {
+    if (columns.values && type_ == ValueType::kString) {
       keep(string_values_.data(), static_cast<size_t>(dim_));
-    } else if (parts.values) {
+    } else if (columns.values) {
       keep(values_.at<std::byte>(0), RowBytes());
     }
-    if (parts.slots_and_metadata) {
+    if (columns.slots_and_metadata) {
       keep(slots_.at<std::byte>(0), SlotsBytes());
       if (has_metadata()) keep(metadata_.at<RowMetadata>(0), 1);
     }
-    if (parts.scores && IsBounded(*first())) keep(scores_.at<uint64_t>(0), 1);
+    if (columns.scores && IsBounded(*first())) keep(scores_.at<uint64_t>(0), 1);
     next_ = unique.size();
   }
 
-  void SetOutputs(int64_t rows, const Parts& parts) {
+  void SetOutputs(int64_t rows, const Columns& columns) {
     int output = 0;
     if (key_dtype() == TF_STRING) {
       string_keys_.resize(static_cast<size_t>(rows));
@@ -224,18 +224,18 @@ class Exporter {
       }
       context_.SetOutput(output++, keys_.Take(key_dtype(), {rows}));
     }
-    if (parts.values && type_ == ValueType::kString) {
+    if (columns.values && type_ == ValueType::kString) {
       string_values_.resize(static_cast<size_t>(rows * dim_));
       StoreStrings(string_values_, context_.Output(output++, TF_STRING, {rows, dim_}));
-    } else if (parts.values) {
+    } else if (columns.values) {
       context_.SetOutput(output++, values_.Take(DataTypeOf(type_), {rows, dim_}));
     }
-    if (parts.slots_and_metadata) {
+    if (columns.slots_and_metadata) {
       context_.SetOutput(output++, slots_.Take(DataTypeOf(ComputeType(type_)),
                                                {rows, static_cast<int64_t>(slot_elements_)}));
       context_.SetOutput(output++, metadata_.Take(TF_INT32, {rows, has_metadata() ? 2 : 0}));
     }
-    if (parts.scores) {
+    if (columns.scores) {
       if (IsBounded(*first())) ClampScores(scores_.at<uint64_t>(0), static_cast<size_t>(rows));
       context_.SetOutput(output, scores_.Take(TF_INT64, {IsBounded(*first()) ? rows : 0}));
     }
@@ -289,7 +289,7 @@ void Export(void*, TF_OpKernelContext* op) {
   });
 }
 
-void ExportPart(void*, TF_OpKernelContext* op) {
+void ExportBatchOfRows(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     // An ExportCursor: position, seed, and whether it is done.
@@ -332,7 +332,7 @@ void ExportPart(void*, TF_OpKernelContext* op) {
   });
 }
 
-void Snapshot(void*, TF_OpKernelContext* op) {
+void ExportContent(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     Exporter exporter(context, UseTablesOfOneRule(context));
     exporter.Run(

@@ -7,8 +7,7 @@ namespace tfra::tf {
 
 // Ops that write to keys take also the scores of these, or nothing, as their last input.
 
-// table -> token. Attributes: key_dtype, value_dtype, dim (0 for scalars), capacity, initializer,
-// max_capacity (0: any), evict_strategy, step_per_epoch.
+// table -> lifetime_handle. Attributes: spec, the JSON of a TableSpec.
 void* NewCreateKernel(TF_OpKernelConstruction* construction);
 void DeleteCreateKernel(void* kernel);
 void CreateTable(void* kernel, TF_OpKernelContext* context);
@@ -36,9 +35,10 @@ void DeletePoolingKernel(void* kernel);
 
 // table, keys, values
 void Insert(void*, TF_OpKernelContext* context);
-// tables, the fields of Content, parts, waiting_parts: in place of what is in the tables, the keys
-// of their parts; all keys, if there is one table only. Everything is checked before the first
-// table changes. Attributes: first_part, the number of the first table; part_count.
+// tables, the fields of Content, partitions, waiting_partitions: in place of what is in the tables,
+// the keys of their partitions; all keys, if there is one table only. Everything is checked before
+// the first table changes. Attributes: first_partition, the number of the first table;
+// partition_count.
 void* NewRestoreKernel(TF_OpKernelConstruction* construction);
 void DeleteRestoreKernel(void* kernel);
 void Restore(void* kernel, TF_OpKernelContext* context);
@@ -58,7 +58,7 @@ void Size(void*, TF_OpKernelContext* context);
 // tables -> keys, values
 void Export(void*, TF_OpKernelContext* context);
 // tables -> keys, values, slots, metadata, scores, rule, epoch and steps in all
-void Snapshot(void*, TF_OpKernelContext* context);
+void ExportContent(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
 void PoolRows(void* kernel, TF_OpKernelContext* context);
@@ -78,10 +78,10 @@ void* NewPeekRowsKernel(TF_OpKernelConstruction* construction);
 void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 void* NewApplyKernel(TF_OpKernelConstruction* construction);
 void DeleteRuleKernel(void* kernel);
-// stand_in, keys, rows -> rows: the same. Its gradient, which is Python's, goes to the variable
+// shadow, keys, rows -> rows: the same. Its gradient, which is Python's, goes to the variable
 // that stands for the table in training.
 void TrainableRows(void*, TF_OpKernelContext* context);
-// stand_in, keys, row_splits, weights, values -> values: the same, for LookupPooled.
+// shadow, keys, row_splits, weights, values -> values: the same, for LookupPooled.
 void TrainablePooled(void*, TF_OpKernelContext* context);
 // table, keys, gradients, learning_rate, step
 void ApplyGradients(void* kernel, TF_OpKernelContext* context);
@@ -110,9 +110,9 @@ void Histograms(void*, TF_OpKernelContext* context);
 void SetClock(void*, TF_OpKernelContext* context);
 // table, cursor, max_rows -> keys, values, time and count, the next cursor (its third number is 1
 // at the end)
-void ExportPart(void*, TF_OpKernelContext* context);
+void ExportBatchOfRows(void*, TF_OpKernelContext* context);
 // tables -> keys, seen, filter
-void SnapshotAdmission(void*, TF_OpKernelContext* context);
+void ContentAdmission(void*, TF_OpKernelContext* context);
 // What only bounded tables do.
 // tables -> keys, values, scores
 void ExportScores(void*, TF_OpKernelContext* context);

@@ -170,7 +170,7 @@ void PoolRows(void* kernel, TF_OpKernelContext* op) {
 
 void TrainablePooled(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    RequireShape(context.Input(0), {}, "stand_in");
+    RequireShape(context.Input(0), {}, "shadow");
     const Dims keys = context.Input(1).dims();
     RequireRank(keys, 1, "keys");
     const int64_t segments = SegmentsOf(keys[0], context.Input(2), context.Input(3));

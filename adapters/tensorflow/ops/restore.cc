@@ -13,8 +13,8 @@ namespace tfra::tf {
 namespace {
 
 struct RestoreKernel {
-  int64_t first_part;  // The number of the first table,
-  int64_t part_count;  // among so many, of which others may be on other devices.
+  int64_t first_partition;  // The number of the first table,
+  int64_t partition_count;  // among so many, of which others may be on other devices.
 };
 
 constexpr size_t kBatch = 16384;
@@ -58,11 +58,11 @@ std::vector<uint32_t> BestFirst(const uint64_t* scores, size_t n) {
   return order;
 }
 
-// parts: the part of each key, or null if all of them are of this one. order: of the rows; empty,
-// as they are.
+// partitions: the partition of each key, or null if all of them are of this one. order: of the
+// rows; empty, as they are.
 template <typename Key>
-void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t part, size_t n,
-                 const std::vector<uint32_t>& order, std::vector<Picker> rows) {
+void RestorePartition(Table* table, const Key* keys, const int32_t* partitions, int32_t partition,
+                      size_t n, const std::vector<uint32_t>& order, std::vector<Picker> rows) {
   const size_t batch = table->spec().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
   std::vector<Key> picked;
   const auto flush = [&] {
@@ -74,7 +74,7 @@ void RestorePart(Table* table, const Key* keys, const int32_t* parts, int32_t pa
   };
   for (size_t k = 0; k < n; ++k) {
     const size_t i = order.empty() ? k : order[k];
-    if (parts != nullptr && parts[i] != part) continue;
+    if (partitions != nullptr && partitions[i] != partition) continue;
     picked.push_back(keys[i]);
     for (Picker& picker : rows) picker.Add(i);
     if (picked.size() == batch) flush();
@@ -97,20 +97,20 @@ void RequireTablesAlike(const OpContext& context, int tables) {
 
 // The number of the table that each key belongs to; null if there is one table only. Throws, naming
 // the input, unless there is a number for each key.
-const int32_t* PartsOf(const Tensor& parts, const char* name, const Keys& keys,
-                       const RestoreKernel& kernel) {
-  if (kernel.part_count <= 1) return nullptr;
-  RequireShape(parts, {static_cast<int64_t>(keys.size())}, name);
-  const auto* part_of = parts.data<const int32_t>();
+const int32_t* PartitionsOf(const Tensor& partitions, const char* name, const Keys& keys,
+                            const RestoreKernel& kernel) {
+  if (kernel.partition_count <= 1) return nullptr;
+  RequireShape(partitions, {static_cast<int64_t>(keys.size())}, name);
+  const auto* partition_of = partitions.data<const int32_t>();
   for (size_t i = 0; i < keys.size(); ++i) {
-    RequireRange(part_of[i], 0, kernel.part_count - 1, name);
+    RequireRange(partition_of[i], 0, kernel.partition_count - 1, name);
   }
-  return part_of;
+  return partition_of;
 }
 
 // In place of what is in the table.
-void RestoreRows(const TableUse& table, const Content& content, const int32_t* part_of,
-                 int32_t part) {
+void RestoreRows(const TableUse& table, const Content& content, const int32_t* partition_of,
+                 int32_t partition) {
   const TableSpec& spec = table->spec();
   Check(table->Clear());
   table.trained().Unbind();
@@ -128,15 +128,16 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
     order = BestFirst(scores, content.size());
   }
   const KeyBatch& keys = content.keys().batch();
-  if (part_of == nullptr && spec.tiers.fast_bytes == 0 && order.empty()) {
+  if (partition_of == nullptr && spec.tiers.fast_bytes == 0 && order.empty()) {
     Check(table->Assign(keys, content.values(), slots, metadata, ExactScores(scores)));
     return;
   }
   // Rows come in the order of an export, batch by batch: a table that grew meanwhile would have all
   // keys in the first part of each stripe.
-  const int64_t of_part = part_of == nullptr ? static_cast<int64_t>(keys.size)
-                                             : std::count(part_of, part_of + keys.size, part);
-  Check(table->Reserve(of_part));
+  const int64_t of_partition = partition_of == nullptr
+                                   ? static_cast<int64_t>(keys.size)
+                                   : std::count(partition_of, partition_of + keys.size, partition);
+  Check(table->Reserve(of_partition));
   const size_t element =
       spec.value_type == ValueType::kString ? sizeof(std::string_view) : SizeOf(spec.value_type);
   const std::vector<Picker> rows = {
@@ -144,18 +145,18 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
       Picker(slots, table->slot_elements() * SizeOf(ComputeType(spec.value_type))),
       Picker(metadata, sizeof(RowMetadata)), Picker(scores, sizeof(uint64_t))};
   if (keys.type == KeyType::kString) {
-    RestorePart(&*table, keys.strings, part_of, part, keys.size, order, rows);
+    RestorePartition(&*table, keys.strings, partition_of, partition, keys.size, order, rows);
   } else {
-    RestorePart(&*table, keys.ints, part_of, part, keys.size, order, rows);
+    RestorePartition(&*table, keys.ints, partition_of, partition, keys.size, order, rows);
   }
 }
 
 // What is known of the keys of one table that have not entered it.
-AdmissionState WaitingOf(const Content& content, const int32_t* part_of, int32_t part) {
+AdmissionState WaitingOf(const Content& content, const int32_t* partition_of, int32_t partition) {
   AdmissionState state;
   const KeyBatch& keys = content.waiting_keys().batch();
   for (size_t i = 0; i < keys.size; ++i) {
-    if (part_of != nullptr && part_of[i] != part) continue;
+    if (partition_of != nullptr && partition_of[i] != partition) continue;
     if (keys.type == KeyType::kString) {
       state.string_keys.emplace_back(keys.strings[i]);
     } else {
@@ -172,8 +173,8 @@ AdmissionState WaitingOf(const Content& content, const int32_t* part_of, int32_t
 
 void* NewRestoreKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RestoreKernel>(construction, [&](RestoreKernel& kernel) {
-    kernel.first_part = IntAttribute(construction, "first_part");
-    kernel.part_count = IntAttribute(construction, "part_count");
+    kernel.first_partition = IntAttribute(construction, "first_partition");
+    kernel.partition_count = IntAttribute(construction, "partition_count");
   });
 }
 
@@ -182,28 +183,30 @@ void DeleteRestoreKernel(void* kernel) { delete static_cast<RestoreKernel*>(kern
 void Restore(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const auto& split = *static_cast<const RestoreKernel*>(kernel);
-    constexpr int kParts = 2;  // Inputs after the content: `parts` and `waiting_parts`.
-    const int tables = context.inputs() - Content::kInputs - kParts;
-    if (split.first_part + tables > split.part_count) {
-      InvalidArgument("expected `first_part` and `part_count` of " + std::to_string(tables) +
-                      " tables, received " + std::to_string(split.first_part) + " and " +
-                      std::to_string(split.part_count));
+    constexpr int kPartitionInputs =
+        2;  // Inputs after the content: `partitions` and `waiting_partitions`.
+    const int tables = context.inputs() - Content::kInputs - kPartitionInputs;
+    if (split.first_partition + tables > split.partition_count) {
+      InvalidArgument("expected `first_partition` and `partition_count` of " +
+                      std::to_string(tables) + " tables, received " +
+                      std::to_string(split.first_partition) + " and " +
+                      std::to_string(split.partition_count));
     }
     RequireTablesAlike(context, tables);
     const Content content(context, tables, UseTable(context, 0, "tables"));
-    const Tensor row_parts = context.Input(tables + Content::kInputs);
-    const Tensor waiting_parts = context.Input(tables + Content::kInputs + 1);
-    const int32_t* part_of = PartsOf(row_parts, "parts", content.keys(), split);
-    const int32_t* waiting_part_of =
-        PartsOf(waiting_parts, "waiting_parts", content.waiting_keys(), split);
+    const Tensor row_partitions = context.Input(tables + Content::kInputs);
+    const Tensor waiting_partitions = context.Input(tables + Content::kInputs + 1);
+    const int32_t* partition_of = PartitionsOf(row_partitions, "partitions", content.keys(), split);
+    const int32_t* waiting_partition_of =
+        PartitionsOf(waiting_partitions, "waiting_partitions", content.waiting_keys(), split);
 
     const auto restore_admission = [&](const TableUse& table, int i) {
       // Where every key may enter, nothing need be known of those that waited.
       if (table->spec().admission.kind == AdmissionKind::kAll) return;
-      const auto part = static_cast<int32_t>(split.first_part) + i;
-      Check(table->RestoreAdmission(WaitingOf(content, waiting_part_of, part),
-                                    static_cast<uint32_t>(part),
-                                    static_cast<uint32_t>(split.part_count)));
+      const auto partition = static_cast<int32_t>(split.first_partition) + i;
+      Check(table->RestoreAdmission(WaitingOf(content, waiting_partition_of, partition),
+                                    static_cast<uint32_t>(partition),
+                                    static_cast<uint32_t>(split.partition_count)));
     };
     // The tables are alike, and a state that does not fit the first one's rule changes nothing.
     restore_admission(UseTable(context, 0, "tables"), 0);
@@ -212,7 +215,7 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
       TableUse table = UseTable(context, i, "tables");
       // What was trained goes on with its slots, before an optimizer is known here too.
       if (content.rule()) Check(table.UseRule(*content.rule()));
-      RestoreRows(table, content, part_of, static_cast<int32_t>(split.first_part) + i);
+      RestoreRows(table, content, partition_of, static_cast<int32_t>(split.first_partition) + i);
       restore_admission(table, i);  // After the rows, which clear it.
     }
   });

@@ -93,7 +93,7 @@ void DeleteRuleKernel(void* kernel) { delete static_cast<RuleKernel*>(kernel); }
 
 void TrainableRows(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    RequireShape(context.Input(0), {}, "stand_in");
+    RequireShape(context.Input(0), {}, "shadow");
     const Tensor rows = context.Input(2);
     Dims expected = context.Input(1).dims();
     expected.push_back(rows.dims().empty() ? 1 : rows.dims().back());

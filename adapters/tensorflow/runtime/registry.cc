@@ -15,7 +15,8 @@ TF_DataType KeyDtypeOf(const TrainedTable& table) {
 }
 
 Registry& Registry::Get() {
-  static Registry* registry = new Registry;  // Tokens may be released while the process ends.
+  static Registry* registry =
+      new Registry;  // Lifetime handles may be released while the process ends.
   return *registry;
 }
 
@@ -25,13 +26,13 @@ std::shared_ptr<TrainedTable> Registry::Find(const std::string& key) const {
   return found == entries_.end() ? nullptr : found->second.table;
 }
 
-std::unique_ptr<Registry::Token> Registry::FindOrMake(
+std::unique_ptr<Registry::LifetimeHandle> Registry::FindOrMake(
     const std::string& key, const std::function<std::shared_ptr<TrainedTable>()>& make) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(key);
   if (found == entries_.end()) found = entries_.emplace(key, Entry{make()}).first;
-  ++found->second.tokens;
-  return std::make_unique<Token>(key, found->second.table);
+  ++found->second.lifetime_handles;
+  return std::make_unique<LifetimeHandle>(key, found->second.table);
 }
 
 void Registry::Release(const std::string& key, const std::shared_ptr<TrainedTable>& table) {
@@ -39,7 +40,7 @@ void Registry::Release(const std::string& key, const std::shared_ptr<TrainedTabl
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.table != table) return;
   // The caller still holds the table, and frees it without the lock.
-  if (--found->second.tokens == 0) entries_.erase(found);
+  if (--found->second.lifetime_handles == 0) entries_.erase(found);
 }
 
 size_t Registry::size() const {

@@ -1,8 +1,8 @@
 // The tables of this process that TensorFlow's resource handles name.
 //
-// A table lives as long as its tokens: values that are kept in TensorFlow's variable behind the
-// handle, so that a table goes when TensorFlow drops that variable (its last Python object is gone,
-// its Session closes, its server ends).
+// A table lives as long as its lifetime handles: tensors that are kept in TensorFlow's variable
+// behind the handle, so that a table goes when TensorFlow drops that variable (its last Python
+// object is gone, its Session closes, its server ends).
 #pragma once
 
 #include <cstddef>
@@ -31,14 +31,14 @@ class Registry {
   // Null if there is none.
   std::shared_ptr<TrainedTable> Find(const std::string& key) const;
 
-  // Keeps a table alive. The last token of a table takes it along.
-  class Token {
+  // Keeps a table alive: a table is freed with its last lifetime handle.
+  class LifetimeHandle {
    public:
-    Token(std::string key, std::shared_ptr<TrainedTable> table)
+    LifetimeHandle(std::string key, std::shared_ptr<TrainedTable> table)
         : key_(std::move(key)), table_(std::move(table)) {}
-    ~Token() { Registry::Get().Release(key_, table_); }
-    Token(const Token&) = delete;
-    Token& operator=(const Token&) = delete;
+    ~LifetimeHandle() { Registry::Get().Release(key_, table_); }
+    LifetimeHandle(const LifetimeHandle&) = delete;
+    LifetimeHandle& operator=(const LifetimeHandle&) = delete;
     const std::shared_ptr<TrainedTable>& table() const { return table_; }
 
    private:
@@ -46,9 +46,9 @@ class Registry {
     const std::shared_ptr<TrainedTable> table_;
   };
 
-  // A token for the table of that name, made by make() if there is none yet.
-  std::unique_ptr<Token> FindOrMake(const std::string& key,
-                                    const std::function<std::shared_ptr<TrainedTable>()>& make);
+  // A lifetime handle of the table of that name, made by make() if there is none yet.
+  std::unique_ptr<LifetimeHandle> FindOrMake(
+      const std::string& key, const std::function<std::shared_ptr<TrainedTable>()>& make);
 
   size_t size() const;
 
@@ -57,7 +57,7 @@ class Registry {
 
   struct Entry {
     std::shared_ptr<TrainedTable> table;
-    size_t tokens = 0;
+    size_t lifetime_handles = 0;
   };
 
   mutable std::shared_mutex mutex_;

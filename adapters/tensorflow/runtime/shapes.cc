@@ -103,7 +103,7 @@ void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
 }
 
-void TokenShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+void LifetimeHandleShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   const Shape shape(TF_ShapeInferenceContextVectorFromSize(context, 1));
   TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
 }

@@ -26,7 +26,7 @@ void KeysShapes(TF_ShapeInferenceContext* context, TF_Status* status);
 void PooledShape(TF_ShapeInferenceContext* context, TF_Status* status);
 
 void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status);
-void TokenShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void LifetimeHandleShape(TF_ShapeInferenceContext* context, TF_Status* status);
 void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
 // For ops without outputs.
 void NoShape(TF_ShapeInferenceContext* context, TF_Status* status);

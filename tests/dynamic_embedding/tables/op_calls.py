@@ -103,8 +103,9 @@ CALLS: dict[str, Call] = {
          "scores": SCORES, "rule": np.array(["adam"], object), "epoch": scalar([1, 1]),
          "waiting_keys": KEYS + 10, "waiting_seen": np.ones((3, 2), np.int32),
          "waiting_filter": np.zeros(0, np.int8), "sum_keys": KEYS, "sums": ROWS,
-         "parts": scalar([0, 1, 0], np.int32), "waiting_parts": scalar([1, 0, 0], np.int32)},
-        {"first_part": 0, "part_count": 2},
+         "partitions": scalar([0, 1, 0], np.int32),
+         "waiting_partitions": scalar([1, 0, 0], np.int32)},
+        {"first_partition": 0, "partition_count": 2},
         # Tables without scores and epochs save none.
         free=("waiting_filter",), may_be_empty=("scores", "epoch")),
     "TfraAccumulate": Call({"keys": KEYS, "values_or_deltas": ROWS, "exists": MASK,
@@ -115,7 +116,7 @@ CALLS: dict[str, Call] = {
     "TfraShrink": Call(),
     "TfraSize": Call(),
     "TfraExport": Call(attributes=TK_TV),
-    "TfraSnapshot": Call(attributes={**TK_TV, "Ts": tf.float32}),
+    "TfraContent": Call(attributes={**TK_TV, "Ts": tf.float32}),
     "TfraTrainableRows": Call({"keys": KEYS, "rows": ROWS}, any_type=("Tk", "Tv"),
                               any_width=("rows",)),
     "TfraTrainablePooled": Call({"keys": KEYS, **POOLED, "values": ROWS[:2]},
@@ -143,8 +144,8 @@ CALLS: dict[str, Call] = {
     "TfraStats": Call(),
     "TfraHistograms": Call(),
     "TfraSetClock": Call({"now": scalar(1000)}),
-    "TfraExportPart": Call({"cursor": scalar([0, 0, 0]), "max_rows": scalar(10)}, TK_TV),
-    "TfraSnapshotAdmission": Call(attributes={"Tk": tf.int64}),
+    "TfraExportBatch": Call({"cursor": scalar([0, 0, 0]), "max_rows": scalar(10)}, TK_TV),
+    "TfraContentAdmission": Call(attributes={"Tk": tf.int64}),
     "TfraExportScores": Call(attributes=TK_TV),
     "TfraExportKeysAndScores": Call({"split_size": scalar(10)}, {"Tk": tf.int64}),
     "TfraInsertAndEvict": rows_of_keys(),
@@ -198,7 +199,7 @@ def new_table(**changes: Any) -> tf.Tensor:
 
 def content(handle: tf.Tensor) -> Any:
     """The rule of a table, and its rows, scores and metadata."""
-    rule = ops.tfra_snapshot([handle], **TK_TV, Ts=tf.float32).rule.numpy().tolist()
+    rule = ops.tfra_content([handle], **TK_TV, Ts=tf.float32).rule.numpy().tolist()
     keys, rows, scores = (t.numpy() for t in ops.tfra_export_scores([handle], **TK_TV))
     known = ops.tfra_lookup_metadata(handle, keys)
     columns = [rows.tolist(), scores.tolist(), *(t.numpy().tolist() for t in known)]
@@ -212,7 +213,7 @@ def arguments_of(op: str, call: Call, handle: tf.Tensor) -> Inputs:
         name = argument.name
         if name == "tables":
             inputs[name] = [handle]
-        elif name in ("table", "stand_in"):
+        elif name in ("table", "shadow"):
             inputs[name] = handle
         else:
             inputs[name] = call.inputs[name]
@@ -459,7 +460,7 @@ def check_lists() -> list[str]:
         "TfraExport": ("bound", "metadata"),
         "TfraExportScores": ("metadata",),
         "TfraExportKeysAndScores": ("metadata",),
-        "TfraSnapshotAdmission": ("dim", "values", "strings", "bound", "metadata"),
+        "TfraContentAdmission": ("dim", "values", "strings", "bound", "metadata"),
     }
     for op, call in calls():
         if "tables" not in [argument.name for argument in definition(op).input_arg]:

@@ -86,10 +86,10 @@ def content_of(tables: Sequence[SavedTable]) -> Content:
         "Tv": tables[0].value_dtype,
         "Ts": arguments.compute_dtype(tables[0].value_dtype),
     }
-    parts = [_op_on(ops.tfra_snapshot, group, None, **types) for group in _by_device(tables)]
+    parts = [_op_on(ops.tfra_content, group, None, **types) for group in _by_device(tables)]
     names = ("keys", "values", "slots", "metadata", "scores", "rule", "epoch")
     content = {name: _concat([getattr(part, name) for part in parts]) for name in names}
-    parts = [_op_on(ops.tfra_snapshot_admission, group, None) for group in _by_device(tables)]
+    parts = [_op_on(ops.tfra_content_admission, group, None) for group in _by_device(tables)]
     for name in WAITING:
         content[name] = _concat([getattr(part, name.removeprefix("waiting_")) for part in parts])
     return content
@@ -188,8 +188,8 @@ def restore_tables(
         "sum_keys": tf.constant([], first.key_dtype),
         "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
         **content,
-        "parts": tf.convert_to_tensor(parts, tf.int32),
-        "waiting_parts": tf.convert_to_tensor(waiting_parts, tf.int32),
+        "partitions": tf.convert_to_tensor(parts, tf.int32),
+        "waiting_partitions": tf.convert_to_tensor(waiting_parts, tf.int32),
     }
     restored, done = [], 0
     for group in _by_device(tables):
@@ -197,7 +197,9 @@ def restore_tables(
         # SavedModel's loader for TF1 restores before it initializes.
         created = [table.create_at(table.resource_handle) for table in group]
         with tf.control_dependencies([each for each in created if each is not None]):
-            op = ops.tfra_restore(handles, **fields, first_part=done, part_count=len(tables))
+            op = ops.tfra_restore(
+                handles, **fields, first_partition=done, partition_count=len(tables)
+            )
         restored.append(op)
         done += len(group)
     return None if tf.executing_eagerly() else tf.group(*restored)

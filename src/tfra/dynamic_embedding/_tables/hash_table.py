@@ -149,8 +149,8 @@ class HashTable(
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table unless it is there, and lets the resource behind the handle own it."""
-        token = ops.tfra_table_create(handle, spec=self._spec().to_json())
-        return tf.raw_ops.AssignVariableOp(resource=handle, value=token)
+        lifetime_handle = ops.tfra_table_create(handle, spec=self._spec().to_json())
+        return tf.raw_ops.AssignVariableOp(resource=handle, value=lifetime_handle)
 
     def _spec(self, **more: Any) -> TableSpec:
         """The description of the table, with the fields that only some classes have."""
@@ -198,10 +198,10 @@ class HashTable(
 
     def _destroy_resource(self) -> None:
         if self.trained and tf.executing_eagerly():
-            # The token goes, and the table with it, even if a graph holds on to the handle: of
-            # training steps TensorFlow keeps some for ever.
-            no_token = tf.zeros([0], tf.int64)
-            tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=no_token)
+            # Drops the lifetime handle and so the table, even if a graph holds on to the resource:
+            # TensorFlow keeps some graphs of training steps for ever.
+            no_handle = tf.zeros([0], tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=no_handle)
         tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
 
     def _initialize_in_graph(self) -> None:

@@ -95,7 +95,7 @@ class TableUpkeep:
         last of its numbers is 1.
         """
         with self._ready():
-            part = ops.tfra_export_part(
+            part = ops.tfra_export_batch(
                 self.resource_handle,
                 tf.cast(cursor, tf.int64),
                 tf.constant(max_rows, tf.int64),
