@@ -17,7 +17,6 @@ from tfra.dynamic_embedding._lookup.embedding_ops import (
     safe_embedding_lookup_sparse,
     trainable_wrapper_filter,
 )
-from tfra.dynamic_embedding._tables.classes import CuckooHashTable, HkvHashTable
 from tfra.dynamic_embedding._tables.config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
@@ -28,6 +27,8 @@ from tfra.dynamic_embedding._tables.creators import (
     HkvHashTableCreator,
     KVCreator,
 )
+from tfra.dynamic_embedding._tables.cuckoo_hash_table import CuckooHashTable
+from tfra.dynamic_embedding._tables.hkv_hash_table import HkvHashTable
 from tfra.dynamic_embedding._tables.partitions import default_partition_fn
 from tfra.dynamic_embedding._tf1.optimizer import DynamicEmbeddingOptimizer
 from tfra.dynamic_embedding._training.model_mode import (

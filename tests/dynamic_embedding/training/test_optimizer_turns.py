@@ -205,8 +205,8 @@ def test_workers_of_one_program_share_slots() -> None:
     rule = tfra.optimizers.Adam(0.1)
 
     def step(claimant: Claimant, number: int) -> None:
-        table.claim(claimant, number, "slots")
-        table.apply_gradients(
+        table.training.claim(claimant, number, "slots")
+        table.training.apply_gradients(
             tf.constant([1, 2], tf.int64), rows, rule=rule_text(rule), params=params_text(rule),
             learning_rate=tf.constant(0.1, tf.float64), step=tf.constant(number, tf.int64),
         )  # fmt: skip

@@ -111,3 +111,12 @@ class HkvHashTableConfig:
                 f"`gen_scores_fn`: expected None, since {strategy.name} makes its own scores, "
                 f"received {function!r}"
             )
+
+
+def refuse_saveables(shard_saveable_object_fn: Any) -> None:
+    """Raises NotImplementedError unless it is None."""
+    if shard_saveable_object_fn is not None:
+        raise NotImplementedError(
+            "`shard_saveable_object_fn`: expected None, since checkpoints save tables without it, "
+            f"received {shard_saveable_object_fn!r}"
+        )

@@ -7,14 +7,15 @@ import dataclasses
 from typing import Any
 
 from tfra.dynamic_embedding._platform.keras import keras
-from tfra.dynamic_embedding._tables.classes import CuckooHashTable, HkvHashTable
 from tfra.dynamic_embedding._tables.config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
     HkvHashTableConfig,
     checked_config,
 )
+from tfra.dynamic_embedding._tables.cuckoo_hash_table import CuckooHashTable
 from tfra.dynamic_embedding._tables.hash_table import HashTable
+from tfra.dynamic_embedding._tables.hkv_hash_table import HkvHashTable
 
 
 class KVCreator(abc.ABC):

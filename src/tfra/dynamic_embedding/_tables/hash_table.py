@@ -7,6 +7,8 @@ import uuid
 from typing import Any
 
 from tfra._shared import arrays, limits
+from tfra._shared.display import Facts, Shown
+from tfra._shared.stats import COUNTERS, RowHistograms, TableStats
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import (
     ANONYMOUS,
@@ -17,7 +19,15 @@ from tfra.dynamic_embedding._platform.tf import (
     ops,
     tf,
 )
-from tfra.dynamic_embedding._saving.content import content_of, export_tables
+from tfra.dynamic_embedding._saving.content import (
+    Content,
+    content_of,
+    content_types,
+    content_when_written,
+    export_tables,
+    keep_content,
+    restore_tables,
+)
 from tfra.dynamic_embedding._saving.loaded import LoadedTable
 from tfra.dynamic_embedding._tables.initializers import (
     ConstantRow,
@@ -25,24 +35,21 @@ from tfra.dynamic_embedding._tables.initializers import (
     RandomRows,
     constant_row,
 )
-from tfra.dynamic_embedding._tables.shown_tables import ShownTables
-from tfra.dynamic_embedding._tables.table_saving import TableSaving
+from tfra.dynamic_embedding._tables.table_display import facts_of, first_rows_of
 from tfra.dynamic_embedding._tables.table_training import TableTraining
-from tfra.dynamic_embedding._tables.table_upkeep import TableUpkeep, require_eager
 from tfra.spec import TableSpec
 
 
-class HashTable(
-    TableSaving,
-    TableTraining,
-    TableUpkeep,
-    ShownTables,
-    tf.saved_model.experimental.TrackableResource,  # type: ignore[misc]
-):
+class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
     """A mutable hash table of the engine, as a TensorFlow resource.
 
     The base of the table classes. A table made with a scalar default value holds scalars; one made
     with a vector holds rows of its length.
+
+    Attributes:
+        owner: None, or a function that returns the Variable that the table belongs to, and None if
+            it is gone.
+        trained: Whether an optimizer has met it.
     """
 
     def __init_subclass__(cls) -> None:
@@ -85,9 +92,8 @@ class HashTable(
         self._checkpoint = bool(checkpoint)
         self._shared_name: str | None = None
         self._creator: Any = None
-        # The Variable it belongs to: a function that returns it, or None if it is gone.
         self.owner: Any = None
-        self.trained = False  # Whether an optimizer has met it.
+        self.trained = False
         self._row: tf.Tensor | None = None
         with tf.init_scope():
             if in_plain_graph():
@@ -124,12 +130,17 @@ class HashTable(
         """The shape of a row: `[dim]`, or `[]` for a table of scalars."""
         return list(self._row_shape)
 
-    def _shown_tables(self) -> list[HashTable]:
-        return [self]
+    @property
+    def training(self) -> TableTraining:
+        """What layers and optimizers use. TensorFlow copies tables, so each copy makes its own."""
+        return TableTraining(self)
 
-    def _trained_by(self) -> str | None:
+    def _facts(self) -> Facts:
         owner = None if self.owner is None else self.owner()
-        return None if owner is None else owner.trained_by
+        return facts_of(self, [self], None if owner is None else owner.trained_by)
+
+    def _first_rows(self, n: int | None) -> Any:
+        return first_rows_of(self, [self], n)
 
     # --- The resource. See TrackableResource: TensorFlow calls these when it saves and loads.
 
@@ -176,7 +187,7 @@ class HashTable(
         require_eager("handle", None)
         return int(ops.tfra_table_handle(self.resource_handle))
 
-    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+    def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
         """What a writing op is told of the scores of its keys: one tensor, or nothing."""
         return []
 
@@ -223,7 +234,7 @@ class HashTable(
             return [self.create_at(self.resource_handle)]
         return [self._creator]
 
-    def _ready(self) -> Any:
+    def ready(self) -> Any:
         """A context in which ops find the table made."""
         return tf.control_dependencies(self.creators())
 
@@ -248,9 +259,9 @@ class HashTable(
         keys = arguments.keys_tensor(keys, self._key_dtype)
         values = arguments.values_tensor(values, self._value_dtype)
         arguments.check_rows(keys, values, self._row_shape, "values")
-        with self._ready():
+        with self.ready():
             return ops.tfra_insert(
-                self.resource_handle, keys, values, scores=self._scores(keys), name=name
+                self.resource_handle, keys, values, scores=self.scores_of_write(keys), name=name
             )
 
     def lookup(
@@ -284,8 +295,8 @@ class HashTable(
             TypeError: when `keys` or the default values do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        row, defaults = self._default_row(), []
-        initial = isinstance(self._initial, RandomRows)
+        row, defaults = self.default_row(), []
+        initial = self.has_random_rows
         if dynamic_default_values is not None:
             rows = arguments.default_rows(
                 keys, dynamic_default_values, self._value_dtype, self._row_shape
@@ -294,13 +305,18 @@ class HashTable(
                 row, initial = rows, False
             else:
                 defaults = [rows]
-        with self._ready():
+        with self.ready():
             values, exists = ops.tfra_lookup(
                 self.resource_handle, keys, row, defaults, initial, int(return_exists), name=name
             )
         return (values, exists[0]) if return_exists else values
 
-    def _default_row(self) -> tf.Tensor:
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether the engine computes the initial rows, from the seed and the key."""
+        return isinstance(self._initial, RandomRows)
+
+    def default_row(self) -> tf.Tensor:
         """The row for missing keys; of random ones, its shape is all that counts."""
         if tf.executing_eagerly() and self._row is not None:
             return self._row
@@ -355,13 +371,13 @@ class HashTable(
         exists = arguments.values_tensor(exists, tf.bool, "exists")
         arguments.check_rows(keys, deltas, self._row_shape, "values_or_deltas")
         arguments.check_rows(keys, exists, [], "exists")
-        with self._ready():
+        with self.ready():
             return ops.tfra_accumulate(
                 self.resource_handle,
                 keys,
                 deltas,
                 exists,
-                scores=self._scores(keys),
+                scores=self.scores_of_write(keys),
                 new_keys=new_keys,
                 name=name,
             )
@@ -382,7 +398,7 @@ class HashTable(
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        with self._ready():
+        with self.ready():
             return ops.tfra_remove(self.resource_handle, keys, name=name)
 
     def clear(self, name: str | None = None) -> Any:
@@ -394,7 +410,7 @@ class HashTable(
         Returns:
             The created Operation.
         """
-        with self._ready():
+        with self.ready():
             return ops.tfra_clear(self.resource_handle, name=name)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -423,11 +439,124 @@ class HashTable(
         Returns:
             A scalar tensor containing the number of elements in this table.
         """
-        with self._ready():
+        with self.ready():
             return ops.tfra_size(self.resource_handle, name=name)
+
+    # --- Checkpoints. See `_saving/content.py` for what they hold.
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        if not self._checkpoint:
+            return {}
+        types = content_types(self.key_dtype, self.value_dtype)
+        return content_when_written([self], lambda: content_of([self]), types)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        keep_content(self, object_map, content_of([self]) if self._checkpoint else {})
+
+    def _restore_from_tensors(self, restored_tensors: Content) -> Any:
+        return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()
+
+    def restore_rows(self, content: Content) -> Any:
+        """Replaces what is in the table by what `content_of` made, and returns the op that does."""
+        return restore_tables([self], content)
+
+    # --- Which rows leave, and figures.
+
+    def stats(self) -> TableStats:
+        """Returns the table's size, memory and counters.
+
+        Raises:
+            RuntimeError: In a graph, where `counters` gives them as a tensor.
+        """
+        require_eager("stats", "stats_tensors")
+        return TableStats.from_counters(self.counters().numpy())
+
+    def counters(self) -> tf.Tensor:
+        """Returns the numbers of `TableStats`, in the order of `tfra._shared.stats.COUNTERS`."""
+        with self.ready():
+            return tf.ensure_shape(ops.tfra_stats(self.resource_handle), [len(COUNTERS)])
+
+    def histograms(self) -> RowHistograms:
+        """Counts rows by age, by number of updates and by norm, in one pass.
+
+        Raises:
+            RuntimeError: In a graph.
+        """
+        require_eager("histograms", None)
+        counts = ops.tfra_histograms(self.resource_handle)
+        return RowHistograms.from_counts(*(tensor.numpy() for tensor in counts))
+
+    def touch(self, keys: tf.Tensor, *, new_keys: str = "admit") -> Any:
+        """Notes that keys were seen."""
+        with self.ready():
+            return ops.tfra_touch(self.resource_handle, keys, new_keys=new_keys)
+
+    def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the time of the last write and the number of writes of keys, and which exist."""
+        with self.ready():
+            usage = ops.tfra_lookup_metadata(self.resource_handle, keys)
+        return usage.time, usage.count, usage.exists
+
+    def keep_best(self, keep: Any, ranking: str) -> tf.Tensor:
+        """Evicts all rows but the best, and returns how many."""
+        with self.ready():
+            return ops.tfra_restrict(self.resource_handle, tf.cast(keep, tf.int64), ranking=ranking)
+
+    def evict(self, keys: tf.Tensor) -> tf.Tensor:
+        """Removes keys that a restriction chose, and returns how many were there."""
+        with self.ready():
+            return ops.tfra_evict(self.resource_handle, keys)
+
+    def expire(self, ttl: float | None, min_norm: float | None, norm_writes: int) -> tf.Tensor:
+        """Removes rows that have expired, and returns how many."""
+        with self.ready():
+            return ops.tfra_expire(
+                self.resource_handle,
+                # Nothing is older than the times that rows can have.
+                ttl=tf.constant(-1 if ttl is None else int(min(ttl, 2**32)), tf.int64),
+                min_norm=tf.constant(min_norm or 0.0, tf.float64),
+                norm_writes=tf.constant(norm_writes, tf.int64),
+            )
+
+    def shrink(self) -> Any:
+        """Gives memory back that keys have left: of rows, of the index, and of the file."""
+        with self.ready():
+            return ops.tfra_shrink(self.resource_handle)
+
+    def set_clock(self, now: Any) -> Any:
+        """Sets the time that writes leave in rows, in place of the time of day."""
+        if not tf.is_tensor(now):
+            now = tf.constant(arrays.integer(now, "now", 0, limits.MAX_UINT32), tf.int64)
+        if not now.dtype.is_integer:
+            raise TypeError(f"`now` must be an integer, in seconds. Received: {now.dtype.name}")
+        with self.ready():
+            return ops.tfra_set_clock(self.resource_handle, tf.cast(now, tf.int64))
+
+    def export_part(self, cursor: Any, max_rows: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns about `max_rows` keys, their rows, and the cursor of the next part.
+
+        A cursor is three int64 numbers. The first one is `FIRST_PART`; after the last part, the
+        last of its numbers is 1.
+        """
+        with self.ready():
+            part = ops.tfra_export_batch(
+                self.resource_handle,
+                tf.cast(cursor, tf.int64),
+                tf.constant(max_rows, tf.int64),
+                Tk=self.key_dtype,
+                Tv=self.value_dtype,
+            )
+        return part.keys, part.values, part.next_cursor
 
 
 load_as("Table", HashTable, LoadedTable)
+
+
+def require_eager(method: str, instead: str | None) -> None:
+    """Raises RuntimeError where ops do not run at once."""
+    if not tf.executing_eagerly():
+        hint = f" Use `{instead}` there, which returns tensors." if instead else ""
+        raise RuntimeError(f"`{method}` returns numbers, which a graph does not have yet.{hint}")
 
 
 def _host_of(device: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def default_partition_fn(keys: Any, shard_num: int) -> tf.Tensor:
     return tf.cast(keys % shard_num, tf.int32)
 
 
-class Shards:
+class Partitions:
     """The tables of a Variable."""
 
     def __init__(
@@ -45,11 +46,15 @@ class Shards:
         name: str | None = None,
         **options: Any,
     ) -> Any:
-        """Calls a method of each table with its keys, their part of `rows`, and the options."""
+        """Calls a method of each table with its keys, their part of `rows`, and the options.
+
+        The method may be one of a part of the table, such as "training.apply_gradients".
+        """
+        call = operator.attrgetter(method)
         if len(self.tables) == 1:
             if name is not None:
                 options["name"] = name
-            return getattr(self.tables[0], method)(keys, *rows, **options)
+            return call(self.tables[0])(keys, *rows, **options)
         flat, parts = self._flat(keys)
         rank = keys.shape.rank
         key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
@@ -57,23 +62,22 @@ class Shards:
             tf.dynamic_partition(_flatten(row, keys, rank), parts, len(self.tables)) for row in rows
         ]
         written = [
-            getattr(table, method)(key_parts[i], *[row[i] for row in row_parts], **options)
+            call(table)(key_parts[i], *[row[i] for row in row_parts], **options)
             for i, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*written, name=name)
 
     def read(self, method: str, keys: tf.Tensor, name: str | None = None, **options: Any) -> Any:
         """Calls a method of each table with its keys; results come back in the order of `keys`."""
+        call = operator.attrgetter(method)
         if len(self.tables) == 1:
             if name is not None:
                 options["name"] = name
-            return getattr(self.tables[0], method)(keys, **options)
+            return call(self.tables[0])(keys, **options)
         flat, parts = self._flat(keys)
         numbers = tf.dynamic_partition(tf.range(tf.size(flat)), parts, len(self.tables))
         key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
-        found = [
-            getattr(table, method)(key_parts[i], **options) for i, table in enumerate(self.tables)
-        ]
+        found = [call(table)(key_parts[i], **options) for i, table in enumerate(self.tables)]
         if not isinstance(found[0], tuple):
             return _stitch(numbers, found, keys, name)
         first, *others = (list(results) for results in zip(*found, strict=True))

@@ -1,28 +1,55 @@
-"""What layers and optimizers ask of a table."""
+"""The part of a table that layers and optimizers use."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import ops, tf
-from tfra.dynamic_embedding._tables.initializers import RandomRows
 from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
 
 
-class TableTraining:
-    """The part of `HashTable` that training uses. See `rules.py` for rules and their texts."""
+class TrainedTable(Protocol):
+    """What training asks of a table."""
 
-    # Of the table.
-    name: Any
     owner: Any
-    resource_handle: tf.Tensor
-    _value_dtype: tf.DType
-    _initial: Any
-    _ready: Any
-    _default_row: Any
-    _scores: Any
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """The type of the values."""
+
+    @property
+    def resource_handle(self) -> tf.Tensor:
+        """The handle that ops take."""
+
+    @property
+    def has_random_rows(self) -> bool:
+        """Whether the engine computes the initial rows."""
+
+    def ready(self) -> Any:
+        """A context in which ops find the table made."""
+
+    def default_row(self) -> tf.Tensor:
+        """The row for missing keys."""
+
+    def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """What a writing op is told of the scores of its keys."""
+
+
+class TableTraining:
+    """How layers and optimizers use a table. See `rules.py` for rules and their texts.
+
+    Args:
+        table: The table, whose `training` this is.
+    """
+
+    def __init__(self, table: TrainedTable) -> None:
+        self._table = table
 
     def lookup_pooled(
         self,
@@ -33,17 +60,17 @@ class TableTraining:
         max_norm: float,
     ) -> tf.Tensor:
         """Combines the rows of runs of keys, with no tensor of all rows in between."""
-        with self._ready():
+        with self._table.ready():
             return ops.tfra_lookup_pooled(
-                self.resource_handle,
+                self._table.resource_handle,
                 keys,
                 row_splits,
                 weights,
-                self._default_row(),
-                Ts=arguments.compute_dtype(self._value_dtype),
+                self._table.default_row(),
+                Ts=arguments.compute_dtype(self._table.value_dtype),
                 combiner=combiner,
                 max_norm=max_norm,
-                initial=isinstance(self._initial, RandomRows),
+                initial=self._table.has_random_rows,
             )
 
     def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
@@ -64,15 +91,16 @@ class TableTraining:
         Raises:
             tf.errors.FailedPreconditionError: If another optimizer has taken the place of this one.
         """
-        owner = None if self.owner is None else self.owner()
-        with self._ready():
+        table = self._table
+        owner = None if table.owner is None else table.owner()
+        with self._table.ready():
             claimed = ops.tfra_bind(
-                self.resource_handle,
+                self._table.resource_handle,
                 tf.cast(step, tf.int64),
                 optimizer=optimizer.unique_name,
                 optimizer_name=optimizer.name,
                 worker=optimizer.worker,
-                table_name=(owner or self).name,
+                table_name=(owner or table).name,
                 keeps=keeps,
             )
         return [] if claimed is None else [claimed]
@@ -89,14 +117,14 @@ class TableTraining:
         new_keys: str = "admit",
     ) -> Any:
         """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
-        with self._ready():
+        with self._table.ready():
             return ops.tfra_apply_gradients(
-                self.resource_handle,
+                self._table.resource_handle,
                 keys,
                 gradients,
                 learning_rate,
                 step,
-                scores=self._scores(keys),
+                scores=self._table.scores_of_write(keys),
                 rule=rule,
                 params=params,
                 new_keys=new_keys,
@@ -119,12 +147,12 @@ class TableTraining:
     def _rows_and_slots(
         self, op: Any, keys: tf.Tensor, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        with self._ready():
+        with self._table.ready():
             rows = op(
-                self.resource_handle,
+                self._table.resource_handle,
                 keys,
-                self._default_row(),
-                Ts=arguments.compute_dtype(self._value_dtype),
+                self._table.default_row(),
+                Ts=arguments.compute_dtype(self._table.value_dtype),
                 rule=rule.text(),
             )
         return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
@@ -141,13 +169,13 @@ class TableTraining:
     ) -> Any:
         """Assigns values and slots, or adds them to those that are there."""
         op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
-        with self._ready():
+        with self._table.ready():
             return op(
-                self.resource_handle,
+                self._table.resource_handle,
                 keys,
                 values,
                 slots,
-                scores=self._scores(keys),
+                scores=self._table.scores_of_write(keys),
                 rule=rule.text(),
                 new_keys=new_keys,
             )

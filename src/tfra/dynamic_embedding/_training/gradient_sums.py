@@ -46,12 +46,12 @@ class GradientSums:
         return self._table.size()
 
     def claim(self, optimizer: Claimant, step: tf.Tensor) -> list[Any]:
-        """Says whose sums these are; see `HashTable.claim`. The first step forgets all others."""
-        return self._table.claim(optimizer, step, "rows")
+        """Says whose sums these are; the first step forgets others. See `TableTraining.claim`."""
+        return self._table.training.claim(optimizer, step, "rows")
 
     def add(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         """Adds gradients to the sums of their keys, which may repeat."""
-        self._table.apply_gradients(
+        self._table.training.apply_gradients(
             keys,
             tf.cast(gradients, self.dtype),
             rule=rule_text(_SUBTRACT),

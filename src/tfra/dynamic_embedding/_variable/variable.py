@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
+import operator
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfra._shared import limits
-from tfra._shared.upkeep import checked_min_norm, checked_ttl
+from tfra._shared.display import Facts, Shown
+from tfra._shared.stats import COUNTERS, RowHistograms, TableStats, derived_figures
+from tfra._shared.upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.tf import AutoTrackable, Saveable, in_plain_graph, load_as, tf
-from tfra.dynamic_embedding._saving.content import content_of, export_tables
+from tfra.dynamic_embedding._platform.tf import (
+    SAVE_FOR_CHECKPOINT,
+    AutoTrackable,
+    Saveable,
+    in_plain_graph,
+    load_as,
+    tf,
+)
+from tfra.dynamic_embedding._saving.content import (
+    Content,
+    content_of,
+    content_types,
+    content_when_written,
+    export_tables,
+    keep_content,
+)
 from tfra.dynamic_embedding._saving.loaded import LoadedVariable
 from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator, KVCreator
-from tfra.dynamic_embedding._tables.hash_table import HashTable
+from tfra.dynamic_embedding._tables.hash_table import HashTable, require_eager
 from tfra.dynamic_embedding._tables.initializers import (
     ComputedRows,
     ConstantRow,
@@ -24,13 +44,17 @@ from tfra.dynamic_embedding._tables.initializers import (
     constant_row,
     initial_rows,
 )
-from tfra.dynamic_embedding._tables.partitions import Shards, default_partition_fn
-from tfra.dynamic_embedding._tables.shown_tables import ShownTables
+from tfra.dynamic_embedding._tables.partitions import Partitions, default_partition_fn
+from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._tables.table_display import facts_of, first_rows_of
+from tfra.dynamic_embedding._training.gradient_sums import GradientSums
+from tfra.dynamic_embedding._training.slot_variables import SlotVariable, slot_variables_of
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 from tfra.dynamic_embedding._upkeep.restrict_policies import make_policy, needs_usage
-from tfra.dynamic_embedding._variable.variable_saving import VariableSaving
+from tfra.dynamic_embedding._variable.shadows import stand_in_of
+from tfra.dynamic_embedding._variable.variable_rows import VariableRows
+from tfra.dynamic_embedding._variable.variable_sums import VariableSums
 from tfra.dynamic_embedding._variable.variable_training import VariableTraining
-from tfra.dynamic_embedding._variable.variable_upkeep import VariableUpkeep
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
 DEFAULT_DEVICE = "/CPU:0"  # Of the machine that a surrounding tf.device says, if there is one.
@@ -44,14 +68,18 @@ class GraphKeys:
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
-class Variable(
-    VariableTraining,
-    VariableSaving,
-    VariableUpkeep,
-    ShownTables,
-    TrainedVariable,
-    AutoTrackable,  # type: ignore[misc]
-):
+class _TrainableStore(dict[str, Any]):
+    """The trainables of a Variable by name, for programs written for TFRA."""
+
+    def __init__(self, variable: Variable) -> None:
+        super().__init__(variable.shadows)
+        self._variable = variable
+
+    def __missing__(self, name: str) -> Any:
+        return self._variable.get_trainable_by_name(name)
+
+
+class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     """A variable of rows that are found by key, with no fixed vocabulary.
 
     A key gets a row of its own when it is first written. Looking up a key that is not there gives
@@ -139,6 +167,7 @@ class Variable(
         self.admission = get_admission(admission)
         self.ttl = checked_ttl(ttl)
         self.min_norm = checked_min_norm(min_norm)
+        self.trained_by = None
 
         self._name_in_graph()
         initial = initial_rows(initializer, self._value_dtype, self._dim, self._seed_name())
@@ -164,13 +193,23 @@ class Variable(
             )
             table.owner = weakref.ref(self)
             tables.append(table)
-        self._shards = self._no_dependency(Shards(tables, partitioner))
-        self._restrict_policy = self._no_dependency(make_policy(restrict_policy, self))
+        sums = VariableSums(self._key_dtype, self._value_dtype, self._dim, self._name)
+        self._sums = self._no_dependency(sums)
+        self._use(Partitions(tables, partitioner), None)
+        self._use(self._partitions, make_policy(restrict_policy, self))
         # What stands for it in training: by graph, and for None everywhere else. See `shadows.py`.
         self.stand_ins = self._no_dependency({})
         self.shadows = self._no_dependency(weakref.WeakValueDictionary())
         self.v1_optimizers = itertools.count()  # Numbers of those of tf.compat.v1 that train it.
         self._add_to_graph()
+
+    def _use(self, partitions: Partitions, policy: Any) -> None:
+        """Makes the parts that work on these tables."""
+        rows = VariableRows(partitions, self._computed, self.admission is not None)
+        self._partitions = self._no_dependency(partitions)
+        self._rows = self._no_dependency(rows)
+        self._restrict_policy = self._no_dependency(policy)
+        self._training = self._no_dependency(VariableTraining(partitions, rows, policy))
 
     def _seed_name(self) -> str:
         """What stands in for a seed: variables without a name of their own are counted."""
@@ -201,7 +240,7 @@ class Variable(
                 collect(GraphKeys.TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES, self)
             if self.checkpoint:
                 content = content_of(self.tables)
-                saveable = Saveable(self._name, content, self._shards.restore)
+                saveable = Saveable(self._name, content, self._partitions.restore)
                 collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
 
     # --- Attributes.
@@ -229,17 +268,17 @@ class Variable(
     @property
     def tables(self) -> list[HashTable]:
         """The tables, one on each device."""
-        return list(self._shards.tables)
+        return list(self._partitions.tables)
 
     @property
     def shard_num(self) -> int:
         """The number of tables."""
-        return len(self._shards.tables)
+        return len(self._partitions.tables)
 
     @property
     def resource_handle(self) -> tf.Tensor:
         """Returns the resource handle associated with this Resource: of the first table."""
-        return self._shards.tables[0].resource_handle
+        return self._partitions.tables[0].resource_handle
 
     @property
     def partition_fn(self) -> Callable[[tf.Tensor, int], tf.Tensor]:
@@ -251,11 +290,11 @@ class Variable(
         """The policy that `restrict` follows, or None."""
         return self._restrict_policy
 
-    def _shown_tables(self) -> list[HashTable]:
-        return self.tables
+    def _facts(self) -> Facts:
+        return facts_of(self, self.tables, self.trained_by)
 
-    def _trained_by(self) -> str | None:
-        return self.trained_by
+    def _first_rows(self, n: int | None) -> Any:
+        return first_rows_of(self, self.tables, n)
 
     # --- Methods.
 
@@ -279,10 +318,10 @@ class Variable(
         keys = arguments.keys_tensor(keys, self._key_dtype)
         values = arguments.values_tensor(values, self._value_dtype)
         if self.shard_num > 1:
-            values = self._rows(keys, values, [self._dim], "values")
+            values = self._checked_rows(keys, values, [self._dim], "values")
         else:
             arguments.check_rows(keys, values, [self._dim], "values")
-        return self._shards.write("insert", keys, (values,), name)
+        return self._partitions.write("insert", keys, (values,), name)
 
     def accum(
         self, keys: Any, old_values: Any, new_values: Any, exists: Any, name: str | None = None
@@ -311,16 +350,16 @@ class Variable(
             raise TypeError("Strings can't be accumulated. Received: a variable of string values")
         keys = arguments.keys_tensor(keys, self._key_dtype)
         new_values = arguments.values_tensor(new_values, self._value_dtype, "new_values")
-        new_values = self._rows(keys, new_values, [self._dim], "new_values")
+        new_values = self._checked_rows(keys, new_values, [self._dim], "new_values")
         old_values = arguments.values_tensor(old_values, self._value_dtype, "old_values")
-        old_values = self._rows(keys, old_values, [self._dim], "old_values")
+        old_values = self._checked_rows(keys, old_values, [self._dim], "old_values")
         exists = arguments.values_tensor(exists, tf.bool, "exists")
-        exists = self._rows(keys, exists, [], "exists")
+        exists = self._checked_rows(keys, exists, [], "exists")
         if self._value_dtype == tf.bool:
             deltas = new_values
         else:
             deltas = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
-        return self._shards.write("accum", keys, (deltas, exists), name)
+        return self._partitions.write("accum", keys, (deltas, exists), name)
 
     def lookup(self, keys: Any, return_exists: bool = False, name: str | None = None) -> Any:
         """Looks up `keys` in a Variable, outputs the corresponding values.
@@ -342,22 +381,7 @@ class Variable(
         keys = arguments.keys_tensor(keys, self._key_dtype)
         if isinstance(return_exists, str):  # lookup(keys, name), as it once was.
             return_exists, name = False, return_exists
-        if self._computed is None:
-            return self._shards.read("lookup", keys, name, return_exists=return_exists)
-        values, exists = self._shards.read("lookup", keys, name, return_exists=True)
-        values = self._fill_missing(keys, values, exists)
-        return (values, exists) if return_exists else values
-
-    def _fill_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
-        """Has the user's initializer make a row for each missing key, equal keys once."""
-        assert self._computed is not None
-        missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
-        unique, numbers = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), missing))
-        rows = self._computed.of(unique)
-        rows = tf.gather(tf.ensure_shape(rows, [None, self._dim]), numbers)
-        flat = tf.reshape(values, [-1, self._dim])
-        filled = tf.reshape(tf.tensor_scatter_nd_update(flat, missing, rows), tf.shape(values))
-        return tf.ensure_shape(filled, values.shape)
+        return self._rows.lookup(keys, return_exists, name)
 
     def remove(self, keys: Any, name: str | None = None) -> Any:
         """Removes `keys` and its associated values from the variable.
@@ -375,7 +399,7 @@ class Variable(
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        return self._shards.write("remove", keys, (), name)
+        return self._partitions.write("remove", keys, (), name)
 
     def clear(self, name: str | None = None) -> Any:
         """Removes all keys and values.
@@ -427,8 +451,392 @@ class Variable(
         index = arguments.integer(index, "index", 0, self.shard_num - 1)
         return self.tables[index].size(name=name)
 
+    # --- What shadows and optimizers use: see `TrainedVariable`.
+
+    def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
+        """Returns the slots that an optimizer keeps in the rows.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=2, initializer=1.0)
+        >>> optimizer = tf.keras.optimizers.Adagrad(0.5, initial_accumulator_value=1.0)
+        >>> with tf.GradientTape() as tape:
+        ...     rows, trainable = tfra.dynamic_embedding.embedding_lookup(
+        ...         variable, [7], return_trainable=True
+        ...     )
+        >>> optimizer.apply([tape.gradient(rows, trainable)], [trainable])
+        >>> [accumulator] = variable.get_slot_variables(optimizer)
+        >>> accumulator.lookup([7]).numpy().tolist()
+        [[2.0, 2.0]]
+
+        Args:
+            optimizer: An optimizer of Keras 3 or of `tf.compat.v1.train`.
+
+        Returns:
+            A list of `SlotVariable`; empty if the optimizer has not taken a step on this variable,
+            also if its slots were restored from a file.
+
+        Raises:
+            TypeError: If it is not an optimizer.
+        """
+        return slot_variables_of(self, optimizer)
+
+    @property
+    def trainable_store(self) -> dict[str, Any]:
+        """What `get_trainable_by_name` returns, by name."""
+        return _TrainableStore(self)
+
+    def get_trainable_by_name(self, name: str) -> Any:
+        """Returns what stands for this variable where gradients are taken and applied.
+
+        Args:
+            name: The name of a `ShadowVariable` that was made of this variable, or of a lookup:
+                what was given to `embedding_lookup`, or anything else, since all lookups of a
+                variable have one trainable.
+
+        Returns:
+            A `TrainableWrapper`.
+
+        Raises:
+            TypeError: If the name is not a string, or values can't be trained.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"`name`: expected a string, received {name!r}")
+        if name in self.shadows:
+            return self.shadows[name]
+        return stand_in_of(self)
+
+    def lookup_slots(
+        self, keys: tf.Tensor, optimizer: Claimant, rule: CustomRule | EngineRule
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the rows and all slots of some keys, initial ones where they are missing.
+
+        Raises:
+            tf.errors.FailedPreconditionError: If rows do not have the slots of this optimizer.
+        """
+        return self._partitions.read("training.lookup_slots", keys, optimizer=optimizer, rule=rule)
+
+    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
+        """Says that an optimizer is about to take a step; see `TableTraining.claim`."""
+        claims = [table.training.claim(optimizer, step, keeps) for table in self._partitions.tables]
+        return [op for ops_of_table in claims for op in ops_of_table]
+
+    @property
+    def gradient_sums(self) -> GradientSums:
+        """The gradients that wait for a step of an optimizer that accumulates them."""
+        return self._sums.get()
+
+    def gradients_wait(self) -> bool:
+        """Whether there are such gradients; False in a graph, where it is not known."""
+        return self._sums.wait()
+
+    def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
+        """Looks up rows that an optimizer will update; see `VariableRows`."""
+        return self._rows.lookup_to_train(arguments.keys_tensor(keys, self._key_dtype))
+
+    def lookup_pooled(
+        self,
+        keys: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        combiner: str,
+        training: bool = False,
+        max_norm: float = 0.0,
+    ) -> tf.Tensor:
+        """Combines the rows of each of several runs of keys; see `Bags`. 0 is no norm."""
+        return self._rows.lookup_pooled(keys, row_splits, weights, combiner, training, max_norm)
+
+    def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
+        """Takes one step of an update rule of the engine; see `TableTraining.apply_gradients`."""
+        return self._training.apply_gradients(keys, gradients, **options)
+
+    def update_rows(
+        self,
+        keys: tf.Tensor,
+        update: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+        rule: CustomRule,
+        add: bool,
+    ) -> Any:
+        """Has a function compute new rows and slots from old ones.
+
+        Args:
+            keys: A vector of distinct keys.
+            update: Called with rows (n, dim), not narrower than float32, and their slots.
+            rule: What the slots are.
+            add: Whether to add the difference, so that nothing is lost if others write these rows
+                meanwhile, instead of assigning the result.
+        """
+        return self._training.update_rows(keys, update, rule, add)
+
+    # --- Checkpoints: all tables are saved together, and restored into any number of tables.
+
+    def content(self) -> Content:
+        """Returns all that is saved of the variable, as tensors by name."""
+        return {**content_of(self.tables), **self._sums.content()}
+
+    def restore(self, content: Content) -> Any:
+        """Replaces what is in the variable by what `content` returned.
+
+        The first op checks all of it, the sums of gradients included.
+        """
+        restored = self._partitions.restore(content)
+        with tf.control_dependencies([] if restored is None else [restored]):
+            sums = self._sums.restore(content)
+        return None if tf.executing_eagerly() else tf.group(restored, *sums)
+
+    def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
+        tables = {f"table_{i}": table for i, table in enumerate(self.tables)}
+        if save_type == SAVE_FOR_CHECKPOINT:
+            # It has nothing to save; but by this child Keras finds out, before it makes a
+            # SavedModel, that there are resources. The same for any number of tables.
+            return {"table_0": tables["table_0"]}
+        return tables
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
+        for table in self.tables:
+            table._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
+        exported = copy.copy(self)
+        tables = [object_map[table] for table in self.tables]
+        # Its parts must work on the copies of the tables.
+        exported._use(Partitions(tables, self.partitioner), self._restrict_policy)
+        object_map[self] = exported
+        return []
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        if not self.checkpoint:
+            return {}
+        types = {**content_types(self._key_dtype, self._value_dtype), **self._sums.types()}
+        return content_when_written(self.tables, self.content, types)
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        keep_content(self, object_map, self.content() if self.checkpoint else {})
+
+    def _restore_from_tensors(self, restored_tensors: Content) -> Any:
+        return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
+
+    # --- Which rows leave, and figures.
+
+    def restrict(self, num_reserved: int, **kwargs: Any) -> Any:
+        """Restricts the number of keys, by the rule of `restrict_policy`.
+
+        Keys that leave take their rows, optimizer slots and the status of the policy along. Other
+        threads may go on training.
+
+        Example:
+        >>> de = tfra.dynamic_embedding
+        >>> variable = de.Variable(dim=1, restrict_policy=de.FrequencyRestrictPolicy)
+        >>> variable.upsert([1, 2, 2, 3], [[0.0]] * 4)
+        >>> int(variable.restrict(1))
+        2
+        >>> variable.export()[0].numpy().tolist()
+        [2]
+
+        Args:
+            num_reserved: int. Number of remaining features after restriction; divided among the
+                tables, if there are several.
+            **kwargs: keyword arguments passing to `restrict_policy.apply_restriction`.
+                trigger: int. Nothing happens unless there are more keys than this; by default
+                    `num_reserved`.
+
+        Returns:
+            An operation to restrict size of the variable itself: a tensor of the number of keys
+            that left. Return None if the restrict policy is not set.
+
+        Raises:
+            TypeError: If a number is not an integer.
+            ValueError: If a number is negative.
+        """
+        if self._restrict_policy is None:
+            warnings.warn(
+                f"{self.name} has no restrict_policy, so restrict() leaves it as it is. Give the "
+                "Variable one when it is made.",
+                stacklevel=2,
+            )
+            return None
+        return self._restrict_policy.apply_restriction(num_reserved, **kwargs)
+
+    def export_keys_and_scores(
+        self, split_size: Any, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns all keys and their scores, of a Variable of `HkvHashTable`s.
+
+        Args:
+            split_size: The tables are gone through in parts of about so many rows: the values of
+                one part are all that is in memory beside the result.
+            name: A name for the operation (optional).
+
+        Raises:
+            TypeError: If the tables have no scores.
+            ValueError: If `split_size` is less than 1.
+        """
+        tables = self._partitions.tables
+        if not all(hasattr(table, "export_keys_and_scores") for table in tables):
+            raise TypeError(
+                f"`export_keys_and_scores` needs tables with scores, those of a "
+                f"`kv_creator=HkvHashTableCreator()`. {self.name} has: {type(tables[0]).__name__}"
+            )
+        with tf.name_scope(name or "export_keys_and_scores"):
+            parts = [table.export_keys_and_scores(split_size) for table in tables]
+            keys, scores = (tf.concat(part, axis=0) for part in zip(*parts, strict=True))
+        return keys, scores
+
+    def expire(
+        self, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
+    ) -> tf.Tensor:
+        """Removes rows that have expired, in one pass.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=1, ttl=60)
+        >>> variable.set_clock(1000)
+        >>> variable.upsert([1], [[0.0]])
+        >>> variable.set_clock(1061)
+        >>> int(variable.expire())
+        1
+
+        Args:
+            ttl: Rows that were not updated for more than so many seconds have expired; and keys
+                that wait to enter (see `admission`) are forgotten. By default what the Variable was
+                made with.
+            min_norm: Rows whose L2 norm is below this, although they were updated `norm_writes`
+                times, have expired. By default what the Variable was made with.
+            norm_writes: How often a row must have been updated for its norm to count.
+
+        Returns:
+            A tensor: the number of keys that left.
+
+        Raises:
+            TypeError: If an argument is not a number.
+            ValueError: If a number is negative.
+            tf.errors.InvalidArgumentError: If rows carry no times, because the Variable was made
+                with neither `ttl` nor `min_norm` nor a policy that needs them.
+        """
+        ttl = self.ttl if ttl is None else checked_ttl(ttl)
+        min_norm = self.min_norm if min_norm is None else checked_min_norm(min_norm)
+        writes = checked_norm_writes(norm_writes)
+        return _sum([table.expire(ttl, min_norm, writes) for table in self._partitions.tables])
+
+    def touch(self, keys: Any) -> Any:
+        """Notes that keys were seen now, as an update would, and changes no value.
+
+        Keys that are not there and are let in (see `admission`) get a row with their initial value.
+        Of equal keys one counts.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        if not self._rows.are_computed:
+            return self._partitions.write("touch", keys, ())
+        stored = self._rows.store_new(keys)
+        with tf.control_dependencies([] if stored is None else [stored]):
+            return self._partitions.write("touch", keys, (), new_keys="drop")
+
+    def usage(self, keys: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns when keys were last updated, and how often.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            Two int64 tensors of the shape of `keys`: seconds since 1970, and the number of updates;
+            zeros for keys that are not there.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+        """
+        keys = arguments.keys_tensor(keys, self._key_dtype)
+        time, count, _ = self.lookup_metadata(keys)
+        return time, count
+
+    def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the time of the last write and the number of writes of keys, and which exist."""
+        return self._partitions.read("lookup_metadata", keys)
+
+    def stats(self) -> TableStats:
+        """Returns the size, memory and counters of all tables together.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=1)
+        >>> variable.upsert([1, 2], [[0.0], [0.0]])
+        >>> variable.stats().inserts
+        2
+
+        Raises:
+            RuntimeError: In a graph; see `stats_tensors`.
+        """
+        require_eager("stats", "stats_tensors")
+        return TableStats.from_counters(self._counters().numpy())
+
+    def stats_tensors(self) -> dict[str, tf.Tensor]:
+        """Returns the figures of `stats` by name, as tensors: in graphs too.
+
+        Returns:
+            A dict of scalars: float64 ones of `load` and the rates, int64 ones of the others.
+        """
+        figures = dict(zip(COUNTERS, tf.unstack(self._counters()), strict=True))
+        return {**figures, **derived_figures(figures, _ratio)}
+
+    def histograms(self) -> RowHistograms:
+        """Counts rows by age, by number of updates and by norm, in one pass.
+
+        Raises:
+            RuntimeError: In a graph.
+        """
+        parts = [table.histograms() for table in self._partitions.tables]
+        return functools.reduce(operator.add, parts)
+
+    def shrink(self) -> Any:
+        """Gives memory back that keys have left, after `restrict`, `expire`, `remove` or `clear`.
+
+        Otherwise it stays for new keys. Lookups go on meanwhile; writes wait.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=64)
+        >>> variable.upsert(list(range(10_000)), tf.zeros([10_000, 64]))
+        >>> variable.clear()
+        >>> variable.shrink()
+        >>> variable.stats().row_bytes
+        0
+
+        Returns:
+            The created Operation.
+        """
+        done = [table.shrink() for table in self._partitions.tables]
+        return None if tf.executing_eagerly() else tf.group(*done)
+
+    def set_clock(self, now: int) -> Any:
+        """Sets the time that updates leave in rows, in place of the time of day.
+
+        For data that is older than today, and for tests.
+
+        Args:
+            now: Seconds, 0 to 2**32 - 1.
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: If it is not an integer.
+            ValueError: If it is negative or too large. Of a tensor, the op finds that out:
+                tf.errors.InvalidArgumentError.
+        """
+        done = [table.set_clock(now) for table in self._partitions.tables]
+        return None if tf.executing_eagerly() else tf.group(*done)
+
+    def _counters(self) -> tf.Tensor:
+        return _sum([table.counters() for table in self._partitions.tables])
+
     @staticmethod
-    def _rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
+    def _checked_rows(
+        keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str
+    ) -> tf.Tensor:
         arguments.check_rows(keys, values, row_shape, what)
         return arguments.assert_rows(keys, values, row_shape, what)
 
@@ -446,3 +854,11 @@ def device_list(devices: str | Sequence[str] | None) -> list[str]:
     if not list(given):
         raise ValueError(f"`devices` must have at least one entry. Received: {devices}")
     return list(given)
+
+
+def _ratio(part: tf.Tensor, whole: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(tf.cast(part, tf.float64), tf.cast(whole, tf.float64))
+
+
+def _sum(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.add_n(tensors)

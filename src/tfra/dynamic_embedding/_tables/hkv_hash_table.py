@@ -1,38 +1,139 @@
-"""What a table with a bound does beyond others: scores and eviction."""
+"""`HkvHashTable`: a table with a bound."""
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from pathlib import Path
 from typing import Any
 
 from tfra._shared import limits
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import ops, tf
-from tfra.dynamic_embedding._tables.config import HkvEvictStrategy, HkvHashTableConfig
-from tfra.dynamic_embedding._tables.initializers import RandomRows
+from tfra.dynamic_embedding._saving.content import content_of, content_types
+from tfra.dynamic_embedding._tables import table_file
+from tfra.dynamic_embedding._tables.config import (
+    HKV_INIT_CAPACITY,
+    HKV_MAX_CAPACITY,
+    HKV_MAX_HBM_FOR_VALUES,
+    HkvEvictStrategy,
+    HkvHashTableConfig,
+    checked_config,
+    refuse_saveables,
+)
+from tfra.dynamic_embedding._tables.hash_table import HashTable
+from tfra.dynamic_embedding._tables.scores import Scores, int64_scalar, score_range, scores_tensor
 from tfra.spec import TableSpec
 
-_EPOCHS = (HkvEvictStrategy.EPOCHLRU, HkvEvictStrategy.EPOCHLFU)
 
+class HkvHashTable(HashTable):
+    """A hash table with a bound, and the interface of NVIDIA's HierarchicalKV.
 
-class ScoredTable:
-    """The part of `HkvHashTable` that knows of scores.
+    It never holds more than `max_capacity` keys. Every key has a score, which each write renews. A
+    key that comes to a full table takes the place of the one with the lowest score; if its own is
+    lower still, it is rejected. What evicts whom is exact in tables of up to 2048 keys; in larger
+    ones the lowest of some 60 candidates goes. See docs/hkv.md.
 
-    Scores are int64, from 0 on; where the table is full, the key with the lowest goes. Each write
-    renews the scores of its keys, a lookup does not. Where a method takes `scores`, they are those
-    of `CUSTOMIZED`, or, for `LFU` and `EPOCHLFU`, how often each key counts; None stands for what
-    `gen_scores_fn` says of the keys or, without one, for what the strategy makes of the write.
+    Scores are int64, from 0 on. A lookup does not renew them. Where a method takes `scores`, they
+    are those of `CUSTOMIZED`, or, for `LFU` and `EPOCHLFU`, how often each key counts; None stands
+    for what `gen_scores_fn` says of the keys or, without one, for what the strategy makes of the
+    write.
+
+    Example:
+    >>> de = tfra.dynamic_embedding
+    >>> table = de.HkvHashTable(tf.string, tf.int64, -1, init_capacity=2, max_capacity=2)
+    >>> for key, value in (("a", 1), ("b", 2), ("c", 3)):
+    ...     table.insert([key], tf.constant([value], tf.int64))
+    >>> table.lookup(["a", "b", "c"]).numpy().tolist()
+    [-1, 2, 3]
+
+    Args:
+        key_dtype: the type of the key tensors.
+        value_dtype: the type of the value tensors.
+        default_value: The value to use if a key is missing in the table.
+        name: A name for the operation (optional).
+        checkpoint: if True, the contents of the table are saved to and restored from checkpoints.
+        init_capacity: room for so many keys from the beginning; more is made when they come.
+        max_capacity: the number of keys that the table never exceeds.
+        max_hbm_for_values: bytes of memory for rows, which are values with their optimizer slots.
+            Rows that do not fit are in a file, and come to memory when they are needed. The
+            default, 1 GiB, and 0 keep all rows in memory, unless there is a `tier_directory`: then
+            1 GiB is a number like others. The memory is that of the host; on a host with an
+            accelerator this same budget is where the memory of the device will plug in.
+        config: a HkvHashTableConfig, which takes the place of the single settings.
+        device: where the table is.
+        evict_strategy: a HkvEvictStrategy: what the scores are.
+        step_per_epoch: for EPOCHLRU and EPOCHLFU, the number of steps after which the epoch is one
+            higher: each optimizer step, `insert`, `insert_and_evict` and `find_or_insert` is one.
+            0: only `set_epoch` changes it.
+        gen_scores_fn: called with the keys of every write, a tensor; returns int64 scores of their
+            shape, 0 or more. For CUSTOMIZED, which needs it; for LFU and EPOCHLFU it says how often
+            each key counts. In a graph it is called when the graph is made.
+        reserved_key_start_bit: accepted; every key is legal here.
+        tier_directory: where the file of rows is; by default in `$TMPDIR`, or `/tmp`. It has no
+            name there, and goes with the table, or with the process.
+        shard_saveable_object_fn: None. Checkpoints save tables without it.
+
+    Raises:
+        TypeError: If an argument is of a wrong type, or string values are to be in a file.
+        NotImplementedError: If there is a `shard_saveable_object_fn`.
+        ValueError: If checkpoint is True and no name was specified, a number is out of range,
+            `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
+            go together.
+        tf.errors.ResourceExhaustedError: By any call of a table with a file, if the disk is full.
+        tf.errors.InternalError: If the file can't be made, read or written for another reason.
+            docs/hkv.md says what a call that fails has changed: nothing, but for rare cases.
     """
 
-    # Of the table.
-    resource_handle: tf.Tensor
-    _key_dtype: tf.DType
-    _value_dtype: tf.DType
-    _row_shape: list[int]
-    _dim: int
-    _initial: Any
-    _ready: Any
-    _default_row: Any
-    _config: HkvHashTableConfig
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str = "HkvHashTable",
+        checkpoint: bool = True,
+        init_capacity: int = HKV_INIT_CAPACITY,
+        max_capacity: int = HKV_MAX_CAPACITY,
+        max_hbm_for_values: int = HKV_MAX_HBM_FOR_VALUES,
+        config: HkvHashTableConfig | None = None,
+        device: str = "",
+        evict_strategy: HkvEvictStrategy = HkvEvictStrategy.LRU,
+        step_per_epoch: int = 0,
+        gen_scores_fn: Any = None,
+        reserved_key_start_bit: int = 0,
+        tier_directory: Any = None,
+        shard_saveable_object_fn: None = None,
+    ) -> None:
+        refuse_saveables(shard_saveable_object_fn)
+        # A copy, which is checked once more: the caller may change theirs.
+        self._config = dataclasses.replace(
+            checked_config(config)
+            or HkvHashTableConfig(
+                init_capacity,
+                max_capacity,
+                max_hbm_for_values,
+                evict_strategy,
+                step_per_epoch,
+                gen_scores_fn,
+                reserved_key_start_bit,
+                tier_directory,
+            )
+        )
+        self._scores = Scores(self._config)
+        if self._config.fast_bytes is not None and arguments.value_dtype(value_dtype) == tf.string:
+            raise TypeError(
+                "`max_hbm_for_values`: expected the default for string values, which are in memory "
+                f"only, received {self._config.max_hbm_for_values}"
+            )
+        super().__init__(
+            key_dtype,
+            value_dtype,
+            default_value,
+            name,
+            checkpoint,
+            self._config.init_capacity,
+            device,
+        )
 
     @property
     def max_capacity(self) -> int:
@@ -59,17 +160,9 @@ class ScoredTable:
             **more,
         )
 
-    def _scores(self, keys: tf.Tensor, given: Any = None) -> list[tf.Tensor]:
-        if given is None:
-            if self._config.gen_scores_fn is None:
-                return []
-            given = self._config.gen_scores_fn(keys)
-        elif self._config.evict_strategy in (HkvEvictStrategy.LRU, HkvEvictStrategy.EPOCHLRU):
-            raise ValueError(
-                f"`scores`: expected None, since {self._config.evict_strategy.name} makes its own, "
-                f"received {given!r}"
-            )
-        return [_scores_tensor(given, keys)]
+    def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        return self._scores.of_write(keys)
 
     def _keys_and_rows(self, keys: Any, values: Any) -> tuple[tf.Tensor, tf.Tensor]:
         keys = arguments.keys_tensor(keys, self._key_dtype)
@@ -107,8 +200,8 @@ class ScoredTable:
             ValueError: when a shape is wrong.
         """
         keys, values = self._keys_and_rows(keys, values)
-        given = self._scores(keys, scores)
-        with self._ready():
+        given = self._scores.of_write(keys, scores)
+        with self.ready():
             done = ops.tfra_insert_and_evict(
                 self.resource_handle, keys, values, scores=given, name=name
             )
@@ -145,15 +238,15 @@ class ScoredTable:
             ValueError: when a shape is wrong.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        initial = dynamic_default_values is None and isinstance(self._initial, RandomRows)
+        initial = dynamic_default_values is None and self.has_random_rows
         if dynamic_default_values is None:
-            rows = self._default_row()
+            rows = self.default_row()
         else:
             rows = arguments.default_rows(
                 keys, dynamic_default_values, self._value_dtype, self._row_shape
             )
-        given = self._scores(keys, scores)
-        with self._ready():
+        given = self._scores.of_write(keys, scores)
+        with self.ready():
             found = ops.tfra_find_or_insert(
                 self.resource_handle, keys, rows, initial, scores=given, name=name
             )
@@ -177,8 +270,8 @@ class ScoredTable:
             ValueError: when a shape is wrong.
         """
         keys, values = self._keys_and_rows(keys, values)
-        given = self._scores(keys, scores)
-        with self._ready():
+        given = self._scores.of_write(keys, scores)
+        with self.ready():
             return ops.tfra_assign_existing(
                 self.resource_handle, keys, values, scores=given, name=name
             )
@@ -199,8 +292,8 @@ class ScoredTable:
             ValueError: when the shape of `scores` is wrong.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        scores = _scores_tensor(scores, keys)
-        with self._ready():
+        scores = scores_tensor(scores, keys)
+        with self.ready():
             return ops.tfra_assign_scores(self.resource_handle, keys, scores, name=name)
 
     def erase_if(
@@ -227,9 +320,9 @@ class ScoredTable:
         Raises:
             ValueError: If neither is given, or one is negative.
         """
-        with self._ready():
+        with self.ready():
             return ops.tfra_erase_if(
-                self.resource_handle, *_score_range(score_at_least, score_below), name=name
+                self.resource_handle, *score_range(score_at_least, score_below), name=name
             )
 
     # --- Reading.
@@ -241,7 +334,7 @@ class ScoredTable:
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        with self._ready():
+        with self.ready():
             return ops.tfra_contains(self.resource_handle, keys, name=name)
 
     def lookup_scores(self, keys: Any, name: str | None = None) -> tf.Tensor:
@@ -251,26 +344,26 @@ class ScoredTable:
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        with self._ready():
+        with self.ready():
             return ops.tfra_lookup_scores(self.resource_handle, keys, name=name).scores
 
     def size_if(
         self, score_at_least: Any = None, score_below: Any = None, name: str | None = None
     ) -> tf.Tensor:
         """Counts the keys that `erase_if` would remove."""
-        with self._ready():
+        with self.ready():
             return ops.tfra_size_if(
-                self.resource_handle, *_score_range(score_at_least, score_below), name=name
+                self.resource_handle, *score_range(score_at_least, score_below), name=name
             )
 
     def export_if(
         self, score_at_least: Any = None, score_below: Any = None, name: str | None = None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the keys that `erase_if` would remove, with values and scores."""
-        with self._ready():
+        with self.ready():
             found = ops.tfra_export_if(
                 self.resource_handle,
-                *_score_range(score_at_least, score_below),
+                *score_range(score_at_least, score_below),
                 Tk=self._key_dtype,
                 Tv=self._value_dtype,
                 name=name,
@@ -294,8 +387,8 @@ class ScoredTable:
             ValueError: If `split_size` is less than 1.
         """
         if split_size is not None:
-            _count(split_size, "split_size", at_least=1)
-        with self._ready():
+            int64_scalar(split_size, "split_size", at_least=1)
+        with self.ready():
             found = ops.tfra_export_scores(
                 [self.resource_handle], Tk=self._key_dtype, Tv=self._value_dtype, name=name
             )
@@ -318,8 +411,8 @@ class ScoredTable:
         Raises:
             ValueError: If `split_size` is less than 1.
         """
-        split_size = _count(split_size, "split_size", at_least=1)
-        with self._ready():
+        split_size = int64_scalar(split_size, "split_size", at_least=1)
+        with self.ready():
             found = ops.tfra_export_keys_and_scores(
                 [self.resource_handle], split_size, Tk=self._key_dtype, name=name
             )
@@ -348,8 +441,8 @@ class ScoredTable:
         Raises:
             ValueError: If the number is negative.
         """
-        keys = _count(keys, "keys", at_most=limits.MAX_KEYS)
-        with self._ready():
+        keys = int64_scalar(keys, "keys", at_most=limits.MAX_KEYS)
+        with self.ready():
             return ops.tfra_reserve(self.resource_handle, keys, name=name)
 
     def set_epoch(self, epoch: Any, name: str | None = None) -> Any:
@@ -366,49 +459,79 @@ class ScoredTable:
         Raises:
             ValueError: If the strategy has no epochs, or the number is out of range.
         """
-        if self._config.evict_strategy not in _EPOCHS:
-            raise ValueError(
-                "`set_epoch` needs a table with the strategy EPOCHLRU or EPOCHLFU. Received: "
-                f"{self._config.evict_strategy.name}"
-            )
-        epoch = _count(epoch, "epoch", at_most=limits.MAX_TF_EPOCH)
-        with self._ready():
+        epoch = self._scores.checked_epoch(epoch)
+        with self.ready():
             return ops.tfra_set_epoch(self.resource_handle, epoch, name=name)
 
     def epoch(self, name: str | None = None) -> tf.Tensor:
         """Returns the present epoch, a scalar; 0 where the strategy has none."""
-        with self._ready():
+        with self.ready():
             return ops.tfra_epoch(self.resource_handle, name=name)
 
+    # --- Files.
 
-def _scores_tensor(scores: Any, keys: tf.Tensor) -> tf.Tensor:
-    """Scores of keys, of which the op checks that they are not negative."""
-    tensor = arguments.values_tensor(scores, tf.int64, "scores")
-    if not tensor.shape.is_compatible_with(keys.shape):
-        raise ValueError(
-            f"`scores`: expected the shape of the keys, {keys.shape}, received {tensor.shape}"
-        )
-    return tensor
+    def save(self, directory: Any, file_name: str | None = None) -> Any:
+        """Writes the table to a file, in place of one that is there.
 
+        Rows, optimizer slots, scores and the epoch go to `<directory>/<file_name>.npz`, which NumPy
+        reads; docs/hkv.md says what is in it. It appears when it is whole.
 
-def _score_range(at_least: Any, below: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """What ops that select by score are told."""
-    if at_least is None and below is None:
-        raise ValueError(
-            "Expected `score_at_least`, `score_below` or both. Received: neither. To select all "
-            "keys, say score_at_least=0."
-        )
-    low = _count(0 if at_least is None else at_least, "score_at_least")
-    return low, [] if below is None else [_count(below, "score_below")]
+        Args:
+            directory: Where; made if it is not there.
+            file_name: The name of the table by default.
 
+        Returns:
+            The created Operation, or None if it was done at once.
+        """
+        owner = None if self.owner is None else self.owner()
+        if owner is not None and owner.gradients_wait():
+            warnings.warn(
+                f"Gradients of {owner.name!r} wait for the end of `gradient_accumulation_steps`. "
+                "The file of a table has none of them: save after a step that applies them, or "
+                "save the model.",
+                stacklevel=2,
+            )
+        content = content_of([self])
+        path = self._file(directory, file_name)
+        if tf.executing_eagerly():
+            table_file.write(path, content)
+            return None
 
-def _count(number: Any, what: str, at_least: int = 0, at_most: int = limits.MAX_INT64) -> tf.Tensor:
-    """An int64 scalar. Of a tensor, the op checks the range."""
-    if not tf.is_tensor(number):
-        return tf.constant(arguments.integer(number, what, at_least, at_most), tf.int64)
-    if not number.dtype.is_integer or number.shape.rank not in (None, 0):
-        raise TypeError(
-            f"`{what}`: expected an integer, received a tensor of {number.dtype.name} and shape "
-            f"{number.shape}"
-        )
-    return tf.cast(number, tf.int64)
+        def write(*tensors: tf.Tensor) -> None:
+            table_file.write(path, dict(zip(content, tensors, strict=True)))
+
+        return tf.py_function(write, list(content.values()), [])
+
+    def load(self, directory: Any, file_name: str | None = None) -> Any:
+        """Replaces what is in the table by what `save` wrote.
+
+        Args:
+            directory: Where it was saved.
+            file_name: The name of the table by default.
+
+        Returns:
+            The created Operation, or None if it was done at once.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If it is damaged, or holds keys or values of another type, or rows of
+                another length.
+        """
+        path = self._file(directory, file_name)
+        if tf.executing_eagerly():
+            content = table_file.read(path, self._key_dtype, self._value_dtype, self._dim)
+            try:
+                return self.restore_rows(content)
+            except (ValueError, tf.errors.InvalidArgumentError) as error:
+                raise ValueError(f"{path}: {getattr(error, 'message', error)}") from error
+        types = content_types(self._key_dtype, self._value_dtype)
+
+        def read() -> list[tf.Tensor]:
+            content = table_file.read(path, self._key_dtype, self._value_dtype, self._dim)
+            return [content[name] for name in types]
+
+        tensors = tf.py_function(read, [], list(types.values()))
+        return self.restore_rows(dict(zip(types, tensors, strict=True)))
+
+    def _file(self, directory: Any, file_name: str | None) -> Path:
+        return table_file.path_of(directory, self.name if file_name is None else file_name)

@@ -1,0 +1,109 @@
+"""How tables of TensorFlow, and variables made of them, show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra._shared.display import Facts, join_batches, readable_bytes
+from tfra._shared.stats import TableStats
+from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._saving.content import FIRST_PART
+
+
+def facts_of(shown: Any, tables: Sequence[Any], trained_by: str | None) -> Facts:
+    """Returns what is worth knowing of a table, or of a variable, in order.
+
+    A graph that is being built must stay as it is, so sizes are given in eager execution only.
+    Tables on other machines are not asked, which would be slow.
+
+    Args:
+        shown: The table or the variable.
+        tables: The tables that its rows are in.
+        trained_by: The class of the optimizer that was last seen to update the rows.
+    """
+    stats = _stats_now(tables)
+    return {
+        "name": repr(shown.name),
+        "keys": None if stats is None else sum(each.size for each in stats),
+        "dim": shown.dim,
+        "key_dtype": shown.key_dtype.name,
+        "value_dtype": shown.value_dtype.name,
+        "bytes": None if stats is None else readable_bytes(sum(each.bytes for each in stats)),
+        "file_bytes": _file_bytes(tables, stats),
+        "optimizer": trained_by,
+        "device": ",".join(dict.fromkeys(_short(t.resource_handle.device) for t in tables)),
+        "tables": len(tables) if len(tables) > 1 else None,
+    }
+
+
+def first_rows_of(
+    shown: Any, tables: Sequence[Any], n: int | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the first `n` keys and rows of some tables, or all.
+
+    Raises:
+        RuntimeError: In a graph, where there are no rows to read yet.
+    """
+    if not _can_be_read(tables):
+        raise RuntimeError(
+            f"`head` and `to_pandas` read rows at once, which needs eager execution. Received: "
+            f"{shown.name!r} in a graph or a tf.function. There, use `export`, which returns "
+            "tensors."
+        )
+    batches = (batch for table in tables for batch in _batches(table, n or 65_536))
+    scalars = not tables[0].row_shape
+    no_values = np.empty((0,) if scalars else (0, shown.dim), shown.value_dtype.as_numpy_dtype)
+    no_keys = np.empty(0, shown.key_dtype.as_numpy_dtype)
+    return join_batches(batches, n, (no_keys, no_values))
+
+
+def _can_be_read(tables: Sequence[Any]) -> bool:
+    """Whether ops on these tables would run at once."""
+    if not tf.executing_eagerly():
+        return False
+    return not any(tf.is_symbolic_tensor(table.resource_handle) for table in tables)
+
+
+def _batches(table: Any, rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """The content of a table, some rows at a time."""
+    cursor: Any = FIRST_PART
+    while not cursor[-1]:
+        keys, values, next_cursor = table.export_part(cursor, rows)
+        values = tf.reshape(values, [-1, *table.row_shape])
+        yield keys.numpy(), values.numpy()
+        cursor = next_cursor.numpy()
+
+
+def _stats_now(tables: Sequence[Any]) -> list[TableStats] | None:
+    """The figures of tables, if they are known without a graph and without another machine."""
+    if not _can_be_read(tables):
+        return None
+    if any(not _is_here(table.resource_handle.device) for table in tables):
+        return None
+    try:
+        return [table.stats() for table in tables]
+    except tf.errors.OpError:  # Its Session or context is gone: what shows it must not fail.
+        return None
+
+
+def _file_bytes(tables: Sequence[Any], stats: list[TableStats] | None) -> str | None:
+    """The size of the files of tables that have one."""
+    if stats is None or all(getattr(t, "fast_bytes", None) is None for t in tables):
+        return None
+    return readable_bytes(sum(each.slow_bytes for each in stats))
+
+
+def _is_here(device: str) -> bool:
+    return tf.DeviceSpec.from_string(device).job in (None, "localhost")
+
+
+def _short(device: str) -> str:
+    """A device as one would say it; whole, if it is on another machine."""
+    spec = tf.DeviceSpec.from_string(device)
+    if not _is_here(device):
+        return device
+    return f"{spec.device_type or 'CPU'}:{spec.device_index or 0}"

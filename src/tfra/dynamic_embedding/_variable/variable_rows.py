@@ -1,0 +1,114 @@
+"""The part of a Variable that reads rows, also those that a function of the user makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.tf import ops, tf
+from tfra.dynamic_embedding._tables.initializers import ComputedRows
+from tfra.dynamic_embedding._tables.partitions import Partitions
+
+
+class VariableRows:
+    """Lookups in the tables of a Variable.
+
+    Most initial rows are made by the engine. If a function of the user makes them, it is called
+    here, for the keys that the tables do not have.
+
+    Args:
+        partitions: The tables.
+        computed: The function that makes initial rows, or None if the engine does.
+        has_admission: Whether some keys may not enter.
+    """
+
+    def __init__(
+        self, partitions: Partitions, computed: ComputedRows | None, has_admission: bool
+    ) -> None:
+        first = partitions.tables[0]
+        self._partitions = partitions
+        self._computed = computed
+        self._has_admission = has_admission
+        self._key_dtype = first.key_dtype
+        self._value_dtype = first.value_dtype
+        self._dim = first.dim
+
+    @property
+    def are_computed(self) -> bool:
+        """Whether a function of the user makes initial rows."""
+        return self._computed is not None
+
+    @property
+    def enter_before_updates(self) -> bool:
+        """Whether keys that may enter must be stored before an update, with computed rows."""
+        return self._computed is not None and self._has_admission
+
+    def lookup(self, keys: tf.Tensor, return_exists: bool = False, name: str | None = None) -> Any:
+        """Looks up rows; see `Variable.lookup`."""
+        if self._computed is None:
+            return self._partitions.read("lookup", keys, name, return_exists=return_exists)
+        values, exists = self._partitions.read("lookup", keys, name, return_exists=True)
+        values = self._fill_missing(self._computed, keys, values, exists)
+        return (values, exists) if return_exists else values
+
+    def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
+        """Looks up rows that an optimizer will update.
+
+        Rows that a function of the user makes are stored, since it may make others next time. All
+        other initial values are the same when the update inserts them.
+        """
+        if self._computed is None or self._has_admission:
+            return self.lookup(keys)
+        values, stored = self._lookup_and_store(keys)
+        with tf.control_dependencies([] if stored is None else [stored]):
+            return tf.identity(values)
+
+    def lookup_pooled(
+        self,
+        keys: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        combiner: str,
+        training: bool = False,
+        max_norm: float = 0.0,
+    ) -> tf.Tensor:
+        """Combines the rows of each of several runs of keys; see `Bags`. 0 is no norm."""
+        if self._computed is None and len(self._partitions.tables) == 1:
+            table = self._partitions.tables[0]
+            return table.training.lookup_pooled(keys, row_splits, weights, combiner, max_norm)
+        rows = self.lookup_to_train(keys) if training else self.lookup(keys)
+        if max_norm:
+            rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
+        dtype = arguments.compute_dtype(self._value_dtype)
+        pooled = ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
+        return tf.ensure_shape(pooled, [None, self._dim])
+
+    def store_new(self, keys: tf.Tensor) -> Any:
+        """Inserts keys that may enter, with rows that the user's function makes."""
+        return self._lookup_and_store(keys)[1]
+
+    def _lookup_and_store(self, keys: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        values, exists = self._partitions.read("lookup", keys, return_exists=True)
+        values = self._fill_missing(self._computed, keys, values, exists)
+        return values, self._store_missing(keys, values, exists)
+
+    def _fill_missing(
+        self, computed: Any, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Tensor:
+        """Has the user's function make a row for each missing key, equal keys once."""
+        missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
+        unique, numbers = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), missing))
+        rows = computed.of(unique)
+        rows = tf.gather(tf.ensure_shape(rows, [None, self._dim]), numbers)
+        flat = tf.reshape(values, [-1, self._dim])
+        filled = tf.reshape(tf.tensor_scatter_nd_update(flat, missing, rows), tf.shape(values))
+        return tf.ensure_shape(filled, values.shape)
+
+    def _store_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> Any:
+        """Inserts keys that are not there and may enter. Equal keys are inserted once."""
+        missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))[:, 0]
+        unique, numbers = tf.unique(tf.gather(tf.reshape(keys, [-1]), missing))
+        first = tf.math.unsorted_segment_min(missing, numbers, tf.size(unique))
+        rows = tf.gather(tf.reshape(values, [-1, self._dim]), first)
+        unknown = tf.zeros(tf.shape(unique), tf.bool)
+        return self._partitions.write("accum", unique, (rows, unknown), new_keys="admit")
