@@ -42,12 +42,12 @@ class Kind:
     bounded: bool = False  # Scores, and an epoch.
     waiting: bool = False  # Keys that wait to enter, by their exact counts.
     sums: bool = False  # Gradients that wait for a step.
-    shards: int = 1
+    partitions: int = 1
 
     def __str__(self) -> str:
         flags = [name for name in ("metadata", "bounded", "waiting", "sums") if getattr(self, name)]
         name = self.rule.split(" ")[0]
-        return "-".join([self.key_dtype, self.value_dtype, name, *flags, str(self.shards)])
+        return "-".join([self.key_dtype, self.value_dtype, name, *flags, str(self.partitions)])
 
     @property
     def types(self) -> dict[str, str]:

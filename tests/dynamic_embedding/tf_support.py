@@ -24,7 +24,7 @@ VALUE_DTYPES = support.VALUE_DTYPES
 SUMMABLE_DTYPES = tuple(name for name in VALUE_DTYPES if name not in ("bool", "string"))
 KINDS = ("CuckooHashTable", "HkvHashTable")
 SHAPES: list[Shape] = [(), (0,), (1,), (7,), (2, 3), (2, 0, 3), (2, 1, 2, 2)]
-DEVICES = {"one shard": None, "three shards": ["/CPU:0"] * 3}
+DEVICES = {"one partition": None, "three partitions": ["/CPU:0"] * 3}
 
 EXTREME_KEYS: dict[str, list[Any]] = {
     "int32": [0, -1, 1, 2**31 - 1, -(2**31), 2**31 - 2, -(2**31) + 1],

@@ -52,7 +52,7 @@ class TableStats:
         bytes_written: Bytes written to the file.
         fast_bytes: Memory of the rows: `row_bytes`.
         slow_bytes: The size of the file.
-        reseeds: How often a shard of the index was rebuilt with a random seed, because searches
+        reseeds: How often a stripe of the index was rebuilt with a random seed, because searches
             were too long: keys chosen to collide, or keys inserted in the order in which an export
             returns them.
 

@@ -315,13 +315,13 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
     assert table.lookup([1]).numpy().tolist() == [1.0]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_smaller_table_keeps_the_best_of_many(shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_smaller_table_keeps_the_best_of_many(partitions: int, tmp_path: Path) -> None:
     """Rows are saved in the order of hashes, which must not decide who stays."""
 
     def make(max_capacity: int) -> Any:
         creator = de.HkvHashTableCreator(config_of(Strategy.CUSTOMIZED, max_capacity))
-        devices = ["/CPU:0"] * shards
+        devices = ["/CPU:0"] * partitions
         return de.Variable(kv_creator=creator, devices=devices, name="many")
 
     large, small = make(30_000), make(5_000)
@@ -329,6 +329,6 @@ def test_a_smaller_table_keeps_the_best_of_many(shards: int, tmp_path: Path) -> 
     large.upsert(numbers, tf.ones([15_000, 1]))
     path = tf.train.Checkpoint(many=large).write(str(tmp_path / "many"))
     tf.train.Checkpoint(many=small).read(path).assert_consumed()
-    room = 5_000 * shards
+    room = 5_000 * partitions
     there = small.lookup(tf.range(15_000 - room, 15_000, dtype=tf.int64)).numpy()
     assert there.mean() > 0.98

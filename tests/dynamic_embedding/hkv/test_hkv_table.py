@@ -199,13 +199,13 @@ def test_keys_and_scores_in_parts(split_size: int, mode: Mode) -> None:
     assert values.shape == (200, 1)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_keys_and_scores_of_a_variable(shards: int, mode: Mode) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_keys_and_scores_of_a_variable(partitions: int, mode: Mode) -> None:
     config = de.HkvHashTableConfig(
         evict_strategy=Strategy.CUSTOMIZED, gen_scores_fn=lambda keys: keys + 7
     )
     creator = de.HkvHashTableCreator(config=config)
-    variable = de.Variable(dim=2, devices=["/CPU:0"] * shards, kv_creator=creator)
+    variable = de.Variable(dim=2, devices=["/CPU:0"] * partitions, kv_creator=creator)
     mode.run(lambda: variable.upsert(tf.range(200, dtype=tf.int64), tf.zeros([200, 2])))
     found, scores = mode.run(lambda: variable.export_keys_and_scores(50))
     assert sorted(found.tolist()) == list(range(200))

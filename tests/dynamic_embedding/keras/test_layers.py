@@ -71,8 +71,8 @@ class Policy:
     def apply_restriction(self, num_reserved: int, **kwargs: Any) -> None: ...
 
 
-def everything_last(keys: tf.Tensor, shards: int) -> tf.Tensor:
-    return tf.zeros_like(keys, tf.int32) + shards - 1
+def everything_last(keys: tf.Tensor, partitions: int) -> tf.Tensor:
+    return tf.zeros_like(keys, tf.int32) + partitions - 1
 
 
 def test_where_the_classes_are() -> None:

@@ -43,8 +43,8 @@ def doubled_sum(values: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable("layers_config")
-def everything_last(keys: tf.Tensor, shards: int) -> tf.Tensor:
-    return tf.zeros_like(keys, tf.int32) + shards - 1
+def everything_last(keys: tf.Tensor, partitions: int) -> tf.Tensor:
+    return tf.zeros_like(keys, tf.int32) + partitions - 1
 
 
 def make(kind: str, **options: Any) -> Any:

@@ -510,8 +510,8 @@ def test_math_and_data_flow_are_those_of_tensorflow() -> None:
     for more in ({}, {"num_segments": 6}):
         expected = tf.sparse.segment_sum(ROWS, *picked, **more)
         same(de.math.sparse_segment_sum(ROWS, *picked, **more), expected)
-    shards = np.array([0, 2, 0, 1, 2, 2, 0, 0], np.int32)
-    parts = de.data_flow.dynamic_partition(ROWS, shards, 4)
-    same(parts, tf.dynamic_partition(ROWS, shards, 4))
-    places = tf.dynamic_partition(tf.range(len(ROWS)), shards, 4)
+    partitions = np.array([0, 2, 0, 1, 2, 2, 0, 0], np.int32)
+    parts = de.data_flow.dynamic_partition(ROWS, partitions, 4)
+    same(parts, tf.dynamic_partition(ROWS, partitions, 4))
+    places = tf.dynamic_partition(tf.range(len(ROWS)), partitions, 4)
     same(de.data_flow.dynamic_stitch(places, parts), tf.dynamic_stitch(places, parts))

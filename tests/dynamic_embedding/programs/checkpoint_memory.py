@@ -1,4 +1,4 @@
-"""What saving and restoring takes: checkpoint_memory.py save|restore|replace PATH ROWS SHARDS
+"""What saving and restoring takes: checkpoint_memory.py save|restore|replace PATH ROWS PARTITIONS
 
 Prints the bytes of the table and the most that the process grew by, from before the table was
 filled (restore), or from when it was full (save; replace, which restores into a full table).
@@ -16,24 +16,24 @@ from common import check, cpu_devices, de, fill, memory, reset_peak_memory
 DIM = 16
 
 
-def make(shards: int) -> tuple[de.Variable, tf.train.Checkpoint]:
-    variable = de.Variable(dim=DIM, devices=cpu_devices(shards), name="table")
+def make(partitions: int) -> tuple[de.Variable, tf.train.Checkpoint]:
+    variable = de.Variable(dim=DIM, devices=cpu_devices(partitions), name="table")
     return variable, tf.train.Checkpoint(table=variable)
 
 
-def warm_up(shards: int) -> None:
+def warm_up(partitions: int) -> None:
     """Threads, buffers and code are there before anything is measured."""
     with tempfile.TemporaryDirectory() as folder:
-        variable, checkpoint = make(shards)
+        variable, checkpoint = make(partitions)
         fill(variable, 10_000)
         checkpoint.read(checkpoint.write(f"{folder}/warm_up")).assert_consumed()
 
 
 def main() -> None:
-    action, path, count, shards = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    warm_up(shards)
+    action, path, count, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    warm_up(partitions)
     empty = memory()
-    variable, checkpoint = make(shards)
+    variable, checkpoint = make(partitions)
     if action != "restore":
         fill(variable, count)
     before = full = memory()

@@ -33,8 +33,8 @@ def numbered_rows(numbers: Any, dim: int = DIM) -> tf.Tensor:
     return tf.repeat(tf.cast(numbers, tf.float32)[..., None], dim, -1)
 
 
-def cpu_devices(shards: int) -> list[str]:
-    return ["/CPU:0"] * shards
+def cpu_devices(partitions: int) -> list[str]:
+    return ["/CPU:0"] * partitions
 
 
 def as_content(keys: np.ndarray, values: np.ndarray) -> dict[Any, Any]:

@@ -19,20 +19,20 @@ v1 = tf.compat.v1
 DIM = 16
 
 
-def make(name: str = "table", shards: int = 1) -> de.Variable:
-    return de.Variable(dim=DIM, name=name, devices=cpu_devices(shards))
+def make(name: str = "table", partitions: int = 1) -> de.Variable:
+    return de.Variable(dim=DIM, name=name, devices=cpu_devices(partitions))
 
 
-def dropped_variable(count: int, grown: Callable[[str], None], shards: int = 1) -> None:
-    variable = make(shards=shards)
+def dropped_variable(count: int, grown: Callable[[str], None], partitions: int = 1) -> None:
+    variable = make(partitions=partitions)
     fill(variable, count)
     grown("full")
     del variable
     grown("dropped")
 
 
-def dropped_shards(count: int, grown: Callable[[str], None]) -> None:
-    dropped_variable(count, grown, shards=3)
+def dropped_partitions(count: int, grown: Callable[[str], None]) -> None:
+    dropped_variable(count, grown, partitions=3)
 
 
 def dropped_table(count: int, grown: Callable[[str], None]) -> None:

@@ -21,16 +21,16 @@ v1 = tf.compat.v1
 CUSTOM = "custom 61:row:0000000000000000 62:scalar:0000000000000000"
 KINDS = [
     Kind("int64", "float32", rule="adam", metadata=True, sums=True),
-    Kind("int32", "bfloat16", 2, rule="sgd momentum", waiting=True, sums=True, shards=2),
+    Kind("int32", "bfloat16", 2, rule="sgd momentum", waiting=True, sums=True, partitions=2),
     Kind("string", "string", 2, metadata=True),
     Kind("string", "float32", 1, rule=CUSTOM, waiting=True, sums=True),
-    Kind("int64", "float64", 2, rule=CUSTOM, bounded=True, sums=True, shards=3),
+    Kind("int64", "float64", 2, rule=CUSTOM, bounded=True, sums=True, partitions=3),
 ]
 EACH = 1000 // len(KINDS)
 
 
 def variable_of(kind: Kind) -> Any:
-    options: dict[str, Any] = {"devices": ["/CPU:0"] * kind.shards, "name": "table"}
+    options: dict[str, Any] = {"devices": ["/CPU:0"] * kind.partitions, "name": "table"}
     if kind.metadata:
         options["restrict_policy"] = de.TimestampRestrictPolicy
     if kind.waiting:

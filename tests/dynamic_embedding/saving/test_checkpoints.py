@@ -18,21 +18,23 @@ v1 = tf.compat.v1
 CASES = [TfCase("int64", value) for value in tf_support.VALUE_DTYPES]
 CASES += [TfCase("string", value) for value in ("float32", "float16", "int64", "string")]
 CASES += [TfCase("int32", "float32")]
-RESHARDS = [(1, 3), (3, 2), (3, 1), (3, 3)]
+REPARTITIONS = [(1, 3), (3, 2), (3, 1), (3, 3)]
 
 
-def by_tens(keys: tf.Tensor, shards: int) -> tf.Tensor:
+def by_tens(keys: tf.Tensor, partitions: int) -> tf.Tensor:
     """A partitioner that is not the default."""
-    return tf.cast(keys // 10 % shards, tf.int32)
+    return tf.cast(keys // 10 % partitions, tf.int32)
 
 
-def make(shards: int = 1, **options: Any) -> Any:
-    return de.Variable(**{"dim": DIM, "name": "table", "devices": cpu_devices(shards), **options})
+def make(partitions: int = 1, **options: Any) -> Any:
+    return de.Variable(
+        **{"dim": DIM, "name": "table", "devices": cpu_devices(partitions), **options}
+    )
 
 
-def filled(shards: int = 1, **options: Any) -> Any:
+def filled(partitions: int = 1, **options: Any) -> Any:
     """A Variable that holds 0 to 99, each in a row of its own number."""
-    variable = make(shards, **options)
+    variable = make(partitions, **options)
     variable.upsert(tf.range(100, dtype=tf.int64), numbered_rows(range(100)))
     return variable
 
@@ -105,7 +107,7 @@ def test_restoring_an_empty_table_empties(devices: list[str] | None, path: str) 
     assert content(variable) == {1: 1.0}
 
 
-@pytest.mark.parametrize("before, after", RESHARDS)
+@pytest.mark.parametrize("before, after", REPARTITIONS)
 def test_restoration_waits_for_the_variable(before: int, after: int, path: str) -> None:
     tf.train.Checkpoint(model=tf.train.Checkpoint(table=filled(before))).write(path)
     root = tf.train.Checkpoint()
@@ -128,9 +130,9 @@ def test_a_variable_that_was_not_saved_is_noticed(path: str) -> None:
     assert content(other) == FILLED
 
 
-@pytest.mark.parametrize("before, after", RESHARDS)
+@pytest.mark.parametrize("before, after", REPARTITIONS)
 @pytest.mark.parametrize("partitioner", [None, by_tens], ids=["default", "by tens"])
-def test_another_number_of_shards(before: int, after: int, partitioner: Any, path: str) -> None:
+def test_another_number_of_partitions(before: int, after: int, partitioner: Any, path: str) -> None:
     options = {} if partitioner is None else {"partitioner": partitioner}
     tf.train.Checkpoint(table=filled(before, **options)).write(path)
     variable = make(after, **options)
@@ -139,17 +141,17 @@ def test_another_number_of_shards(before: int, after: int, partitioner: Any, pat
     assert content(variable) == FILLED
     np.testing.assert_array_equal(variable.lookup(range(100)), numbered_rows(range(100)))
     if partitioner is None:
-        partitioner = lambda keys, shards: keys % shards  # noqa: E731
-    shard_of = partitioner(tf.range(100, dtype=tf.int64), after).numpy()
+        partitioner = lambda keys, partitions: keys % partitions  # noqa: E731
+    partition_of = partitioner(tf.range(100, dtype=tf.int64), after).numpy()
     assert len(variable.tables) == after
-    for shard, table in enumerate(variable.tables):
-        keys = np.flatnonzero(shard_of == shard).tolist()
+    for partition, table in enumerate(variable.tables):
+        keys = np.flatnonzero(partition_of == partition).tolist()
         assert sorted(table.export()[0].numpy().tolist()) == keys
-        assert int(variable.size(shard)) == len(keys)
+        assert int(variable.size(partition)) == len(keys)
 
 
-@pytest.mark.parametrize("before, after", RESHARDS)
-def test_string_keys_in_another_number_of_shards(before: int, after: int, path: str) -> None:
+@pytest.mark.parametrize("before, after", REPARTITIONS)
+def test_string_keys_in_another_number_of_partitions(before: int, after: int, path: str) -> None:
     case = TfCase("string", "int64")
     saved = case.variable(devices=cpu_devices(before), name="table")
     saved.upsert(case.keys(range(100)), case.values(100))
@@ -159,7 +161,7 @@ def test_string_keys_in_another_number_of_shards(before: int, after: int, path: 
     found, exists = restored.lookup(case.keys(range(100)), return_exists=True)
     assert exists.numpy().all()
     np.testing.assert_array_equal(found, case.values(100))
-    assert sum(int(restored.size(shard)) for shard in range(after)) == 100
+    assert sum(int(restored.size(partition)) for partition in range(after)) == 100
 
 
 def test_a_checkpoint_can_leave_a_variable_out(path: str) -> None:
@@ -196,19 +198,19 @@ def test_the_manager_keeps_the_latest(devices: list[str] | None, tmp_path: Path)
     assert int(step) == 3
 
 
-def saver_program(shards: int) -> tuple[Any, Any, v1.train.Saver]:
+def saver_program(partitions: int) -> tuple[Any, Any, v1.train.Saver]:
     """Two tables, one that is left out and a dense variable in the default graph."""
     with v1.variable_scope("scope", reuse=v1.AUTO_REUSE):
         tables = [
-            de.get_variable("users", dim=DIM, devices=cpu_devices(shards)),
-            de.get_variable("items", dim=DIM, devices=cpu_devices(shards)),
+            de.get_variable("users", dim=DIM, devices=cpu_devices(partitions)),
+            de.get_variable("items", dim=DIM, devices=cpu_devices(partitions)),
             de.get_variable("left_out", dim=DIM, checkpoint=False),
         ]
         dense = v1.get_variable("dense", [], initializer=v1.zeros_initializer())
     return tables, dense, v1.train.Saver()
 
 
-@pytest.mark.parametrize("before, after", RESHARDS)
+@pytest.mark.parametrize("before, after", REPARTITIONS)
 def test_the_saver_restores_in_a_new_graph(before: int, after: int, path: str) -> None:
     keys = tf.range(100, dtype=tf.int64).numpy()
     with tf.Graph().as_default(), v1.Session() as session:
@@ -226,9 +228,9 @@ def test_the_saver_restores_in_a_new_graph(before: int, after: int, path: str) -
         found = [as_content(*session.run(table.export())) for table in tables]
         assert found == [FILLED, {key + 1: float(key) for key in range(100)}, {}]
         assert session.run(dense) == 4.0
-        for shard in range(after):
-            stored = session.run(tables[0].tables[shard].export())[0]
-            assert sorted(stored) == [key for key in range(100) if key % after == shard]
+        for partition in range(after):
+            stored = session.run(tables[0].tables[partition].export())[0]
+            assert sorted(stored) == [key for key in range(100) if key % after == partition]
 
 
 @pytest.mark.parametrize("kind", tf_support.KINDS)
@@ -294,9 +296,9 @@ def test_saving_and_restoring_take_one_copy(before: int, after: int, path: str) 
     assert max(restored["table"], replaced["table"]) < copy
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_an_asynchronous_checkpoint_is_of_one_moment(shards: int, path: str) -> None:
-    variable, count = make(shards), tf.Variable(0)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_an_asynchronous_checkpoint_is_of_one_moment(partitions: int, path: str) -> None:
+    variable, count = make(partitions), tf.Variable(0)
     table = de.CuckooHashTable(tf.int64, tf.float32, [0.0] * DIM, name="alone")
     checkpoint = tf.train.Checkpoint(variable=variable, table=table, count=count)
     in_background = tf.train.CheckpointOptions(enable_async=True)

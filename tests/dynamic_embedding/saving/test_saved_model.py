@@ -20,9 +20,9 @@ USERS_SPEC = tf.TensorSpec([None], tf.int64)
 class Model(tf.Module):
     """Tables of several types, one of which is not saved, and a dense variable."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, partitions: int) -> None:
         super().__init__()
-        devices = cpu_devices(shards)
+        devices = cpu_devices(partitions)
         self.users = de.Variable(dim=4, devices=devices, name="users", initializer=-1.0)
         self.words = de.Variable(tf.string, tf.float64, dim=2, devices=devices, name="words")
         self.items = de.CuckooHashTable(tf.int64, tf.int64, [-1, -2, -3], name="items")
@@ -54,8 +54,8 @@ SAVED = {
 TRAINED = {**SAVED, "users": [[2.0] * 4, [18.0] * 4, [18.0] * 4]}
 
 
-def filled_model(shards: int) -> Model:
-    model = Model(shards)
+def filled_model(partitions: int) -> Model:
+    model = Model(partitions)
     keys = tf.range(100, dtype=tf.int64)
     model.users.upsert(keys, numbered_rows(keys))
     words = tf.constant(["short", "long" * 30])
@@ -74,10 +74,10 @@ def save(model: Model, folder: str) -> None:
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A SavedModel; the model it was made of was trained afterwards.
 
-    By the number of shards, and of times it was saved: each time what was loaded of the last.
+    By the number of partitions, and of times it was saved: each time what was loaded of the last.
     """
-    shards, times = request.param
-    model = filled_model(shards)
+    partitions, times = request.param
+    model = filled_model(partitions)
     for _ in range(times):
         folder = str(tmp_path_factory.mktemp("saved"))
         save(model, folder)
@@ -121,9 +121,9 @@ def test_sessions_of_the_loader_of_tensorflow_1_are_independent(answers: dict[st
     assert answers["v1"][3:] == answers["v1"][:3]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_saving_and_loading_here_leaves_the_original_alone(shards: int, tmp_path: Path) -> None:
-    model = filled_model(shards)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_saving_and_loading_here_leaves_the_original_alone(partitions: int, tmp_path: Path) -> None:
+    model = filled_model(partitions)
     before = content(model.users)
     save(model, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
@@ -145,10 +145,10 @@ def test_a_checkpoint_of_a_loaded_model_holds_what_it_learned(tmp_path: Path) ->
     np.testing.assert_array_equal(found, [[18.0] * 4, [10.0] * 4])
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_loaded_model_is_saved_again_as_it_is_now(shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_loaded_model_is_saved_again_as_it_is_now(partitions: int, tmp_path: Path) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    save(filled_model(shards), first)
+    save(filled_model(partitions), first)
     loaded = tf.saved_model.load(first)
     loaded.train(ids(777), rows(1, 9.0))
     save(loaded, second)
@@ -174,11 +174,11 @@ def test_functions_of_a_model_keep_its_tables(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, [[3.0] * 4])
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_model_saved_by_a_session(shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_model_saved_by_a_session(partitions: int, tmp_path: Path) -> None:
     folder = str(tmp_path / "model")
     with tf.Graph().as_default(), v1.Session() as session:
-        variable = de.get_variable("users", dim=4, devices=cpu_devices(shards))
+        variable = de.get_variable("users", dim=4, devices=cpu_devices(partitions))
         keys = v1.placeholder(tf.int64, [None])
         found = variable.lookup(keys)
         session.run(variable.upsert(ids(1, 2, 3), numbered_rows([1, 2, 3])))

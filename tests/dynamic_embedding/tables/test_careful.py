@@ -26,10 +26,10 @@ def saved(variable: Any, folder: Path) -> str:
     return tf.train.Checkpoint(v=variable).write(str(folder / "saved"))
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_restore_that_fails_changes_nothing(shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_restore_that_fails_changes_nothing(partitions: int, tmp_path: Path) -> None:
     path = saved(filled(dim=4), tmp_path)
-    other = filled(5, dim=8, devices=["/CPU:0"] * shards)
+    other = filled(5, dim=8, devices=["/CPU:0"] * partitions)
     with pytest.raises(ValueError, match=r"rows of length 8\. Received: .* length 4"):
         tf.train.Checkpoint(v=other).read(path)
     assert int(other.size()) == 5

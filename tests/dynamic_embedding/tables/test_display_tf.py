@@ -68,9 +68,9 @@ def test_an_optimizer_that_the_engine_does_not_know_is_shown() -> None:
 
     variable = de.Variable(dim=2)
     with tf.GradientTape() as tape:
-        rows, stand_in = de.embedding_lookup(variable, [1, 2], return_trainable=True)
+        rows, shadow = de.embedding_lookup(variable, [1, 2], return_trainable=True)
         loss = tf.reduce_sum(rows)
-    Mine(0.1).apply_gradients([(tape.gradient(loss, stand_in), stand_in)])
+    Mine(0.1).apply_gradients([(tape.gradient(loss, shadow), shadow)])
     assert "keys=2" in repr(variable) and "optimizer=Mine" in repr(variable)
 
 

@@ -15,7 +15,7 @@ ROW_BYTES = 8 + 16 * 4  # A key and its row in programs/lifetime.py.
 
 BIG = {
     "dropped_variable": 2_000_000,
-    "dropped_shards": 2_000_000,
+    "dropped_partitions": 2_000_000,
     "dropped_table": 2_000_000,
     "captured_by_function": 2_000_000,
     "captured_by_dataset": 500_000,
@@ -52,9 +52,9 @@ def test_small_calls_leak_nothing(kind: str, count: int) -> None:
     assert result["grown"] < bound
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_dropped_variable_is_collected(shards: int) -> None:
-    variable = de.Variable(dim=DIM, devices=cpu_devices(shards), name="table")
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_dropped_variable_is_collected(partitions: int) -> None:
+    variable = de.Variable(dim=DIM, devices=cpu_devices(partitions), name="table")
     variable.upsert(ids(1), rows(1, 1.0))
     gone = weakref.ref(variable)
     del variable

@@ -12,7 +12,7 @@ from tf_support import KINDS, TfCase, as_content, content, de, raises
 
 SHAPE_ERRORS = (ValueError, tf.errors.InvalidArgumentError)
 ACCUM_ERRORS = (TypeError, ValueError, NotImplementedError, tf.errors.OpError)
-OBJECTS = ("Variable", "Variable of shards", *KINDS)
+OBJECTS = ("Variable", "Variable of partitions", *KINDS)
 F32 = np.float32
 
 
@@ -21,7 +21,7 @@ class Subject:
 
     def __init__(self, kind: str, case: TfCase) -> None:
         self.case, self.is_variable = case, kind not in KINDS
-        devices = ["/CPU:0"] * 3 if kind == "Variable of shards" else None
+        devices = ["/CPU:0"] * 3 if kind == "Variable of partitions" else None
         self.held = case.variable(devices=devices) if self.is_variable else case.table(kind)
         keys, values = case.keys(range(6)), case.values(6)
         self.upsert(keys, values)
@@ -218,7 +218,7 @@ def test_exists_of_a_wrong_type(kind: str, exists: Any) -> None:
     subject.assert_unchanged()
 
 
-@pytest.mark.parametrize("kind", ["Variable", "Variable of shards"])
+@pytest.mark.parametrize("kind", ["Variable", "Variable of partitions"])
 def test_old_and_new_values_have_one_shape(kind: str) -> None:
     subject = Subject(kind, TfCase())
     for old, new in ((ones(2, 3), ones(1, 3)), (ones(3), ones(2, 3)), (ones(2, 1), ones(2, 3))):

@@ -180,7 +180,7 @@ def test_rates_that_depend_on_the_step(session: v1.Session, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "Momentum"])
-def test_shards_train_alike(session: v1.Session, name: str) -> None:
+def test_partitions_train_alike(session: v1.Session, name: str) -> None:
     def make_step(program: Program) -> Any:
         return de.DynamicEmbeddingOptimizer(OPTIMIZERS[name]()).minimize(program.loss)
 

@@ -1,4 +1,4 @@
-"""Ways to train: loops, kinds of models, layers that are shared, frozen, sharded or mirrored."""
+"""Ways to train: loops, kinds of models, layers that are shared, frozen, partitioned, mirrored."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_frozen_layers(way: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"devices": ["/CPU:0"] * 2}, {"bp_v2": True}], ids=str)
 @pytest.mark.parametrize("way", [loop, train_on_batches])
-def test_shards_and_increments_train_alike(
+def test_partitions_and_increments_train_alike(
     options: dict[str, Any], way: Any, make_optimizer: Callable[[], Any]
 ) -> None:
     twins = Twins(**options).train(make_optimizer, make_batches(STEPS), way)

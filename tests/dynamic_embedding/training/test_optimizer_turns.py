@@ -14,7 +14,7 @@ from training_support import KERAS_WARNS, de, embedding, head, rows_of
 
 import tfra
 from own_optimizer import OwnOptimizer
-from tfra.dynamic_embedding._tables.rules import Claimant, params_text, rule_text
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, params_text, rule_text
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
@@ -201,11 +201,11 @@ def test_workers_of_one_program_share_slots() -> None:
     """Each process has an optimizer of its own, which has the same name as those of the others."""
     layer = embedding(name="items")
     table, rows = layer.params.tables[0], np.ones((2, layer.params.dim), np.float32)
-    workers = [Claimant("adam", f"adam {i}", f"worker {i}") for i in range(3)]
+    workers = [BoundOptimizer("adam", f"adam {i}", f"worker {i}") for i in range(3)]
     rule = tfra.optimizers.Adam(0.1)
 
-    def step(claimant: Claimant, number: int) -> None:
-        table.training.claim(claimant, number, "slots")
+    def step(bound_optimizer: BoundOptimizer, number: int) -> None:
+        table.training.bind(bound_optimizer, number, "slots")
         table.training.apply_gradients(
             tf.constant([1, 2], tf.int64), rows, rule=rule_text(rule), params=params_text(rule),
             learning_rate=tf.constant(0.1, tf.float64), step=tf.constant(number, tf.int64),
@@ -215,17 +215,19 @@ def test_workers_of_one_program_share_slots() -> None:
     before = layer.params.content()["slots"].numpy()
     assert before.any()
     for number in (2, 3):
-        for claimant in workers[:2]:
-            step(claimant, number - (claimant is workers[1]))  # It came one step later.
+        for bound_optimizer in workers[:2]:
+            step(
+                bound_optimizer, number - (bound_optimizer is workers[1])
+            )  # It came one step later.
     slots = layer.params.content()["slots"].numpy()
     assert (np.abs(slots) > np.abs(before)).all()  # Nobody started them anew.
     # A new optimizer in one of the workers takes the place of all; the others may follow it.
-    new = [Claimant("adam_1", f"adam_1 {i}", f"worker {i}") for i in range(2)]
+    new = [BoundOptimizer("adam_1", f"adam_1 {i}", f"worker {i}") for i in range(2)]
     step(new[1], 1)
     np.testing.assert_array_equal(layer.params.content()["slots"].numpy(), before)
-    for claimant in workers[:2]:
-        with pytest.raises(tf.errors.FailedPreconditionError, match=claimant.unique_name):
-            step(claimant, 4)
+    for bound_optimizer in workers[:2]:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=bound_optimizer.unique_name):
+            step(bound_optimizer, 4)
     step(new[0], 1)
     step(new[1], 2)
     assert (np.abs(layer.params.content()["slots"].numpy()) > np.abs(before)).all()

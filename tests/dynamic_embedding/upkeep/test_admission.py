@@ -86,7 +86,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("distinct", [True, False], ids=["distinct ids", "repeated ids"])
 @pytest.mark.parametrize("initializer", ["ones", ones], ids=["constant", "function"])
 @pytest.mark.parametrize(
-    ("kind", "optimizer", "bp_v2", "shards"),
+    ("kind", "optimizer", "bp_v2", "partitions"),
     [
         (layers.Embedding, "kernel", False, None),
         (layers.Embedding, "rows", True, THREE),
@@ -96,10 +96,10 @@ OPTIMIZERS: dict[str, Any] = {
     ],
 )
 def test_layers_let_keys_in_at_their_third_step(
-    kind: Any, optimizer: str, bp_v2: bool, shards: Any, initializer: Any, distinct: bool
+    kind: Any, optimizer: str, bp_v2: bool, partitions: Any, initializer: Any, distinct: bool
 ) -> None:
     layer = kind(
-        DIM, initializer=initializer, bp_v2=bp_v2, devices=shards, admission=MinCount(3)
+        DIM, initializer=initializer, bp_v2=bp_v2, devices=partitions, admission=MinCount(3)
     )  # fmt: skip
     trainer, reference = OPTIMIZERS[optimizer](), Reference(3)
     for ids in batches(distinct):

@@ -50,16 +50,16 @@ EVENTS = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("types", "shards"),
+    ("types", "partitions"),
     [(("int64", "float32"), THREE), (("string", "float16"), None), (("int32", "float64"), THREE)],
 )
-def test_random_histories(types: tuple[str, str], shards: Any) -> None:
+def test_random_histories(types: tuple[str, str], partitions: Any) -> None:
     key_dtype, value_dtype = (tf.as_dtype(name) for name in types)
 
     @hypothesis.settings(max_examples=12)
     @hypothesis.given(events=EVENTS)
     def play(events: list[Any]) -> None:
-        variable = de.Variable(key_dtype, value_dtype, DIM, shards, ttl=20)
+        variable = de.Variable(key_dtype, value_dtype, DIM, partitions, ttl=20)
         usage: dict[Any, tuple[int, int]] = {}
         norms: dict[Any, float] = {}
         now, gone = 1000, 0

@@ -146,7 +146,7 @@ def tiered(max_hbm_for_values: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("types", "shards", "kv_creator"),
+    ("types", "partitions", "kv_creator"),
     [
         (("int64", "float32"), None, None),
         (("string", "float16"), THREE, None),
@@ -154,12 +154,12 @@ def tiered(max_hbm_for_values: int = 1) -> Any:
     ],
     ids=["one table", "three tables of strings", "a table with a file"],
 )
-def test_random_histories(types: tuple[str, str], shards: Any, kv_creator: Any) -> None:
+def test_random_histories(types: tuple[str, str], partitions: Any, kv_creator: Any) -> None:
     @hypothesis.settings(max_examples=12)
     @hypothesis.given(events=EVENTS)
     def play(events: list[Any]) -> None:
         variable = de.Variable(
-            tf.as_dtype(types[0]), tf.as_dtype(types[1]), DIM, shards,
+            tf.as_dtype(types[0]), tf.as_dtype(types[1]), DIM, partitions,
             restrict_policy=de.TimestampRestrictPolicy, admission=MinCount(2),
             kv_creator=kv_creator,
         )  # fmt: skip

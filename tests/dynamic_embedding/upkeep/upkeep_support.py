@@ -64,7 +64,7 @@ def usage_of(variable: Any) -> dict[Any, Usage]:
     return dict(zip(keys.numpy().tolist(), zip(times, counts, strict=True), strict=True))
 
 
-def shard_of(variable: Any, keys: Iterable[Any]) -> list[int]:
+def partition_of(variable: Any, keys: Iterable[Any]) -> list[int]:
     """The table that each key belongs to."""
     keys = list(keys)
     if not keys:
@@ -85,7 +85,7 @@ def assert_best_stay(variable: Any, before: dict[Any, Usage], keep: int, by: str
     def ranks(keys: Iterable[Any]) -> list[Usage]:
         return sorted((before[k][order[0]], before[k][order[1]]) for k in keys)
 
-    tables = shard_of(variable, before)
+    tables = partition_of(variable, before)
     for table, share in enumerate(shares(keep, variable.shard_num)):
         here = {key for key, where in zip(before, tables, strict=True) if where == table}
         best = ranks(here)[max(0, len(here) - share) :]

@@ -91,7 +91,7 @@ def test_a_name_keeps_its_types(name: str, mode: str, change: dict[str, Any]) ->
 
 
 def to_first(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
-    """A partitioner that uses one shard."""
+    """A partitioner that uses one partition."""
     return tf.zeros_like(keys, tf.int32)
 
 
@@ -257,7 +257,7 @@ def test_functions_use_the_variable_of_the_eager_program(name: str) -> None:
 
 def by_blocks(size: int) -> Any:
     """Makes a partitioner, each time anew."""
-    return lambda keys, shards: tf.cast(keys // size % shards, tf.int32)
+    return lambda keys, partitions: tf.cast(keys // size % partitions, tf.int32)
 
 
 def shifted(by: float = 0.0) -> Any:

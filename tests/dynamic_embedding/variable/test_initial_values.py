@@ -169,7 +169,7 @@ def test_a_class_stands_for_its_instance_of_defaults(initializer: Any) -> None:
 
 
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
-def test_random_rows_depend_on_the_seed_and_not_on_the_shards(make: Any) -> None:
+def test_random_rows_depend_on_the_seed_and_not_on_the_partitions(make: Any) -> None:
     keys = np.arange(-50, 50)
     one, three, other = (
         rows_of(de.Variable(dim=DIM, devices=devices, initializer=make(seed)), keys)

@@ -42,29 +42,31 @@ def everything_last(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     return tf.zeros_like(keys, tf.int32) + shard_num - 1
 
 
-def shard_of_each(keys: Array, variable: Any) -> dict[Any, int]:
+def partition_of_each(keys: Array, variable: Any) -> dict[Any, int]:
     """Which table holds each of the keys."""
     held = [to_numpy(table.export()[0]).tolist() for table in variable.tables]
-    shards = {key: shard for shard, of_shard in enumerate(held) for key in of_shard}
-    assert sum(map(len, held)) == len(shards), "two tables hold the same key"
-    assert set(shards) == set(keys.ravel().tolist())
-    return shards
+    partitions = {
+        key: partition for partition, of_partition in enumerate(held) for key in of_partition
+    }
+    assert sum(map(len, held)) == len(partitions), "two tables hold the same key"
+    assert set(partitions) == set(keys.ravel().tolist())
+    return partitions
 
 
 @pytest.mark.parametrize("key_dtype", ["int32", "int64"])
 def test_the_default_partitioner_of_integers_takes_the_remainder(key_dtype: str) -> None:
     keys = TfCase(key_dtype).extreme_keys()
     for shard_num in (1, 2, 3, 7):
-        shards = default_partition_fn(tf.constant(keys), shard_num)
-        assert_tensor(shards, (keys % shard_num).astype(np.int32))
+        partitions = default_partition_fn(tf.constant(keys), shard_num)
+        assert_tensor(partitions, (keys % shard_num).astype(np.int32))
 
 
 def test_the_default_partitioner_of_strings_is_stable_and_spreads() -> None:
     keys = tf.constant(TfCase("string").keys(range(3000)).reshape(3, 1000))
-    shards = default_partition_fn(keys, 3)
-    assert (shards.dtype, shards.shape) == (tf.int32, (3, 1000))
-    assert_tensor(default_partition_fn(tf.reverse(keys, [1]), 3), shards.numpy()[:, ::-1])
-    counts = np.bincount(shards.numpy().ravel(), minlength=3)
+    partitions = default_partition_fn(keys, 3)
+    assert (partitions.dtype, partitions.shape) == (tf.int32, (3, 1000))
+    assert_tensor(default_partition_fn(tf.reverse(keys, [1]), 3), partitions.numpy()[:, ::-1])
+    counts = np.bincount(partitions.numpy().ravel(), minlength=3)
     assert len(counts) == 3
     assert counts.min() > 800
 
@@ -84,9 +86,9 @@ def test_each_key_is_in_the_table_of_the_default_partitioner(key_dtype: str) -> 
     variable = case.variable(devices=THREE)
     keys, values = case.keys(range(-50, 50)), case.values(100)
     variable.upsert(keys, values)
-    shards = shard_of_each(keys, variable)
+    partitions = partition_of_each(keys, variable)
     expected = default_partition_fn(tf.constant(keys), 3).numpy().tolist()
-    assert [shards[key] for key in keys.tolist()] == expected
+    assert [partitions[key] for key in keys.tolist()] == expected
     assert set(expected) == {0, 1, 2}
     assert content(variable) == as_content(keys, values)
 
@@ -105,9 +107,9 @@ def test_each_key_is_in_the_table_of_the_given_partitioner(
     variable = case.variable(devices=["/CPU:0"] * 4, partitioner=partitioner)
     keys, values = case.keys(np.arange(600).reshape(2, 300)), case.values((2, 300))
     variable.upsert(keys, values)
-    shards = shard_of_each(keys, variable)
+    partitions = partition_of_each(keys, variable)
     expected = partitioner(tf.constant(keys), 4).numpy()
-    assert [shards[key] for key in keys.ravel().tolist()] == expected.ravel().tolist()
+    assert [partitions[key] for key in keys.ravel().tolist()] == expected.ravel().tolist()
     assert_tensor(variable.lookup(keys[:, ::-1]), values[:, ::-1])
     variable.remove(keys[0])
     assert content(variable) == as_content(keys[1], values[1])
@@ -202,7 +204,7 @@ def test_a_creator_of_the_user_makes_the_tables() -> None:
 
 
 @pytest.mark.parametrize("key_dtype", KEY_DTYPES)
-def test_hkv_tables_can_be_the_shards(key_dtype: str) -> None:
+def test_hkv_tables_can_be_the_partitions(key_dtype: str) -> None:
     case = TfCase(key_dtype, "bfloat16")
     creator = de.HkvHashTableCreator(de.HkvHashTableConfig(init_capacity=64, max_capacity=4096))
     variable = case.variable(devices=THREE, kv_creator=creator)

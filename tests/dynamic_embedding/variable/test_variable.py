@@ -333,10 +333,10 @@ def test_the_second_argument_of_lookup_may_be_a_name() -> None:
     assert not exists.numpy().any()
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_ops_have_the_names_that_they_are_given(shards: int) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_ops_have_the_names_that_they_are_given(partitions: int) -> None:
     with tf.Graph().as_default():
-        variable = de.Variable(dim=2, devices=["/CPU:0"] * shards)
+        variable = de.Variable(dim=2, devices=["/CPU:0"] * partitions)
         keys = tf.constant([1], tf.int64)
         assert variable.size(name="total").op.name == "total"
         assert variable.size(0, name="first").op.name == "first"

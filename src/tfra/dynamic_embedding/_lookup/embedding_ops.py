@@ -9,7 +9,7 @@ from tfra.dynamic_embedding._lookup.pooling import FUSED_COMBINERS, Bags
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper
-from tfra.dynamic_embedding._variable.shadows import only_one, stand_in_of
+from tfra.dynamic_embedding._variable.shadows import only_one, shadow_of
 from tfra.dynamic_embedding._variable.variable import Variable
 
 Params = Variable | TrainableWrapper
@@ -57,10 +57,10 @@ def embedding_lookup(
         return _of_ragged(embedding_lookup, params, ids, max_norm, return_trainable)
     if _has_no_gradient(params) and not return_trainable:
         return params.lookup(ids)
-    stand_in = stand_in_of(params)
-    ids = arguments.keys_tensor(ids, stand_in.params.key_dtype)
-    rows = stand_in.lookup(ids, max_norm=max_norm)
-    return (rows, stand_in) if return_trainable else rows
+    shadow = shadow_of(params)
+    ids = arguments.keys_tensor(ids, shadow.params.key_dtype)
+    rows = shadow.lookup(ids, max_norm=max_norm)
+    return (rows, shadow) if return_trainable else rows
 
 
 def embedding_lookup_unique(
@@ -90,7 +90,7 @@ def embedding_lookup_unique(
     if isinstance(ids, tf.RaggedTensor):
         return _of_ragged(embedding_lookup_unique, params, ids, max_norm, return_trainable)
     if not _has_no_gradient(params) or return_trainable:
-        params = stand_in_of(params)
+        params = shadow_of(params)
     variable = params if isinstance(params, Variable) else params.params
     ids = arguments.keys_tensor(ids, variable.key_dtype)
     unique, numbers = tf.unique(tf.reshape(ids, [-1]))
@@ -179,10 +179,10 @@ def _lookup_bags(
         raise ValueError(
             f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
         )
-    stand_in = stand_in_of(params)
-    bags = _bags(sp_ids, sp_weights, stand_in.params.key_dtype)
-    rows = bags.lookup(stand_in, combiner, max_norm=max_norm)
-    return (rows, stand_in) if return_trainable else rows
+    shadow = shadow_of(params)
+    bags = _bags(sp_ids, sp_weights, shadow.params.key_dtype)
+    rows = bags.lookup(shadow, combiner, max_norm=max_norm)
+    return (rows, shadow) if return_trainable else rows
 
 
 def safe_embedding_lookup_sparse(

@@ -101,7 +101,7 @@ class Bags:
 
     def lookup(
         self,
-        stand_in: TrainableWrapper,
+        shadow: TrainableWrapper,
         combiner: Combiner,
         training: bool | None = None,
         max_norm: float | None = None,
@@ -109,37 +109,37 @@ class Bags:
         """Looks keys up and combines the rows of each bag; empty bags give zeros.
 
         Args:
-            stand_in: Of the Variable.
+            shadow: Of the Variable.
             combiner: "sum", "mean" or "sqrtn"; without weights also what comes after `tf.reduce_`,
                 or a function of a ragged tensor and `axis`.
             training: As for `TrainableWrapper.lookup`.
             max_norm: As for `TrainableWrapper.lookup`.
         """
-        params = stand_in.params
-        max_norm = stand_in.max_norm if max_norm is None else max_norm
-        if combiner in FUSED_COMBINERS and (max_norm is None or not stand_in.records()):
-            train = stand_in.is_training(training)
-            stand_in.note_lookup(self.keys)
-            pooled = self._fused(stand_in, str(combiner), train, max_norm or 0.0)
+        params = shadow.params
+        max_norm = shadow.max_norm if max_norm is None else max_norm
+        if combiner in FUSED_COMBINERS and (max_norm is None or not shadow.records()):
+            train = shadow.is_training(training)
+            shadow.note_lookup(self.keys)
+            pooled = self._fused(shadow, str(combiner), train, max_norm or 0.0)
         else:
-            rows = stand_in.lookup(self.keys, training, max_norm)
+            rows = shadow.lookup(self.keys, training, max_norm)
             pooled = self._combine(rows, combiner)
         dim = params.dim
         shaped = tf.reshape(pooled, tf.concat([self.shape, tf.constant([dim], tf.int64)], axis=0))
         return tf.ensure_shape(shaped, self.static_shape.concatenate([dim]))
 
     def _fused(
-        self, stand_in: TrainableWrapper, combiner: str, training: bool, max_norm: float
+        self, shadow: TrainableWrapper, combiner: str, training: bool, max_norm: float
     ) -> tf.Tensor:
-        params = stand_in.params
+        params = shadow.params
         weights = tf.zeros([0]) if self.weights is None else self.weights
-        if not stand_in.records():
+        if not shadow.records():
             return params.lookup_pooled(
                 self.keys, self.row_splits, weights, combiner, max_norm=max_norm
             )
         pooled = params.lookup_pooled(self.keys, self.row_splits, weights, combiner, training)
         return ops.tfra_trainable_pooled(
-            stand_in.gradient_target(),
+            shadow.gradient_target(),
             self.keys,
             self.row_splits,
             weights,

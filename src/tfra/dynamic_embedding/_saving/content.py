@@ -166,7 +166,7 @@ def keep_content(original: Any, object_map: Any, content: Content) -> None:
 
 
 def restore_tables(
-    tables: Sequence[SavedTable], content: Content, parts: Any = (), waiting_parts: Any = ()
+    tables: Sequence[SavedTable], content: Content, indices: Any = (), waiting_indices: Any = ()
 ) -> Any:
     """Replaces what is in some tables of one kind, and returns the op that does.
 
@@ -175,8 +175,8 @@ def restore_tables(
     Args:
         tables: The tables.
         content: Tensors as `content_of` makes them, for any number of tables.
-        parts: For each key the number of the table it belongs to, if there are several.
-        waiting_parts: As `parts`, for the keys that wait to enter.
+        indices: For each key the index of its table, if there are several.
+        waiting_indices: Like `indices`, for the keys that wait to enter.
     """
     first = tables[0]
     _require_length(content, first)
@@ -188,8 +188,8 @@ def restore_tables(
         "sum_keys": tf.constant([], first.key_dtype),
         "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
         **content,
-        "partitions": tf.convert_to_tensor(parts, tf.int32),
-        "waiting_partitions": tf.convert_to_tensor(waiting_parts, tf.int32),
+        "partitions": tf.convert_to_tensor(indices, tf.int32),
+        "waiting_partitions": tf.convert_to_tensor(waiting_indices, tf.int32),
     }
     restored, done = [], 0
     for group in _by_device(tables):

@@ -494,8 +494,8 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
     def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the time of the last write and the number of writes of keys, and which exist."""
         with self.ready():
-            usage = ops.tfra_lookup_metadata(self.resource_handle, keys)
-        return usage.time, usage.count, usage.exists
+            metadata = ops.tfra_lookup_metadata(self.resource_handle, keys)
+        return metadata.time, metadata.count, metadata.exists
 
     def keep_best(self, keep: Any, ranking: str) -> tf.Tensor:
         """Evicts all rows but the best, and returns how many."""

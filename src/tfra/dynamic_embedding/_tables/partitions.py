@@ -1,4 +1,4 @@
-"""Several tables as one: keys go where the partitioner says, results come back in order."""
+"""Several tables as one: each is a partition, and holds the keys that the partitioner gives it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ def default_partition_fn(keys: Any, shard_num: int) -> tf.Tensor:
 
 
 class Partitions:
-    """The tables of a Variable."""
+    """The tables of a Variable, one for each partition.
+
+    Calls are split by key, and results are put together in the order of the keys.
+
+    Args:
+        tables: One table for each partition.
+        partitioner: Returns the index of the table for each of some keys, given the number of
+            tables.
+    """
 
     def __init__(
         self,
@@ -46,7 +54,7 @@ class Partitions:
         name: str | None = None,
         **options: Any,
     ) -> Any:
-        """Calls a method of each table with its keys, their part of `rows`, and the options.
+        """Calls a method of each table with its keys, their rows, and the options.
 
         The method may be one of a part of the table, such as "training.apply_gradients".
         """
@@ -55,14 +63,15 @@ class Partitions:
             if name is not None:
                 options["name"] = name
             return call(self.tables[0])(keys, *rows, **options)
-        flat, parts = self._flat(keys)
+        flat, indices = self._flat(keys)
         rank = keys.shape.rank
-        key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
-        row_parts = [
-            tf.dynamic_partition(_flatten(row, keys, rank), parts, len(self.tables)) for row in rows
+        keys_of = tf.dynamic_partition(flat, indices, len(self.tables))
+        rows_of = [
+            tf.dynamic_partition(_flatten(row, keys, rank), indices, len(self.tables))
+            for row in rows
         ]
         written = [
-            call(table)(key_parts[i], *[row[i] for row in row_parts], **options)
+            call(table)(keys_of[i], *[row[i] for row in rows_of], **options)
             for i, table in enumerate(self.tables)
         ]
         return None if tf.executing_eagerly() else tf.group(*written, name=name)
@@ -74,32 +83,33 @@ class Partitions:
             if name is not None:
                 options["name"] = name
             return call(self.tables[0])(keys, **options)
-        flat, parts = self._flat(keys)
-        numbers = tf.dynamic_partition(tf.range(tf.size(flat)), parts, len(self.tables))
-        key_parts = tf.dynamic_partition(flat, parts, len(self.tables))
-        found = [call(table)(key_parts[i], **options) for i, table in enumerate(self.tables)]
+        flat, indices = self._flat(keys)
+        positions = tf.dynamic_partition(tf.range(tf.size(flat)), indices, len(self.tables))
+        keys_of = tf.dynamic_partition(flat, indices, len(self.tables))
+        found = [call(table)(keys_of[i], **options) for i, table in enumerate(self.tables)]
         if not isinstance(found[0], tuple):
-            return _stitch(numbers, found, keys, name)
+            return _stitch(positions, found, keys, name)
         first, *others = (list(results) for results in zip(*found, strict=True))
-        stitched = [_stitch(numbers, results, keys, None) for results in others]
-        return _stitch(numbers, first, keys, name), *stitched
+        stitched = [_stitch(positions, results, keys, None) for results in others]
+        return _stitch(positions, first, keys, name), *stitched
 
     def restore(self, content: Content) -> Any:
         """Replaces what is in the tables by the content of any number of tables."""
         if len(self.tables) == 1:
             return restore_tables(self.tables, content)
-        _, parts = self._flat(content["keys"])
-        _, waiting_parts = self._flat(content["waiting_keys"])
-        return restore_tables(self.tables, content, parts, waiting_parts)
+        _, indices = self._flat(content["keys"])
+        _, waiting_indices = self._flat(content["waiting_keys"])
+        return restore_tables(self.tables, content, indices, waiting_indices)
 
     def _flat(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the keys as a vector, and the index of the table of each."""
         flat = tf.reshape(keys, [-1])
-        parts = tf.convert_to_tensor(self._partitioner(flat, len(self.tables)))
-        return flat, tf.reshape(tf.cast(parts, tf.int32), [-1])
+        indices = tf.convert_to_tensor(self._partitioner(flat, len(self.tables)))
+        return flat, tf.reshape(tf.cast(indices, tf.int32), [-1])
 
 
 def _flatten(row: tf.Tensor, keys: tf.Tensor, rank: int | None) -> tf.Tensor:
-    """Makes one dimension of those of the keys."""
+    """Joins the dimensions of the keys into one."""
     if rank is None:
         tail = tf.shape(row)[tf.rank(keys) :]
         return tf.reshape(row, tf.concat([[-1], tail], axis=0))
@@ -109,11 +119,11 @@ def _flatten(row: tf.Tensor, keys: tf.Tensor, rank: int | None) -> tf.Tensor:
 
 
 def _stitch(
-    numbers: list[tf.Tensor], parts: list[tf.Tensor], keys: tf.Tensor, name: str | None
+    positions: list[tf.Tensor], results: list[tf.Tensor], keys: tf.Tensor, name: str | None
 ) -> tf.Tensor:
-    """Puts what the tables gave into the order and shape of the keys."""
-    row_shape = parts[0].shape.as_list()[1:]
-    flat = tf.dynamic_stitch(numbers, parts)
+    """Puts the results of the tables into the order and shape of the keys."""
+    row_shape = results[0].shape.as_list()[1:]
+    flat = tf.dynamic_stitch(positions, results)
     shape = tf.concat([tf.shape(keys), tf.constant(row_shape, tf.int32, [len(row_shape)])], axis=0)
     static = keys.shape.concatenate(row_shape)
     return tf.ensure_shape(tf.reshape(flat, shape), static, name=name)

@@ -15,7 +15,7 @@ _NOT_IN_TEXT = ("step", "learning_rate", "clipnorm", "clipvalue")
 
 
 @dataclass(frozen=True)
-class Claimant:
+class BoundOptimizer:
     """An optimizer that trains a table, as the table knows it.
 
     Args:

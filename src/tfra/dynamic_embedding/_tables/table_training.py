@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import ops, tf
-from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 
 
 class TrainedTable(Protocol):
@@ -73,7 +73,7 @@ class TableTraining:
                 initial=self._table.has_random_rows,
             )
 
-    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
+    def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step: comes before the update.
 
         One that is new to the table takes the place of the one before it. If this is its first
@@ -94,7 +94,7 @@ class TableTraining:
         table = self._table
         owner = None if table.owner is None else table.owner()
         with self._table.ready():
-            claimed = ops.tfra_bind(
+            bound = ops.tfra_bind(
                 self._table.resource_handle,
                 tf.cast(step, tf.int64),
                 optimizer=optimizer.unique_name,
@@ -103,7 +103,7 @@ class TableTraining:
                 table_name=(owner or table).name,
                 keeps=keeps,
             )
-        return [] if claimed is None else [claimed]
+        return [] if bound is None else [bound]
 
     def apply_gradients(
         self,
@@ -138,7 +138,7 @@ class TableTraining:
         return self._rows_and_slots(ops.tfra_lookup_rows, keys, rule)
 
     def lookup_slots(
-        self, keys: tf.Tensor, *, optimizer: Claimant, rule: CustomRule | EngineRule
+        self, keys: tf.Tensor, *, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Does so for an optimizer that trains the table, and is an error for all others."""
         op = functools.partial(ops.tfra_peek_rows, optimizer=optimizer.unique_name)

@@ -7,7 +7,7 @@ from typing import Any
 from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras, require_backend
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tf1 import v1_optimizer as _v1_optimizer
-from tfra.dynamic_embedding._training import keras_optimizer as _keras_optimizer
+from tfra.dynamic_embedding._training import adoption
 
 
 def DynamicEmbeddingOptimizer(
@@ -40,7 +40,7 @@ def DynamicEmbeddingOptimizer(
     """
     if isinstance(self, keras.optimizers.Optimizer):
         require_backend()
-        optimizer = _keras_optimizer.adopt(self)
+        optimizer = adoption.adopt(self)
     elif isinstance(self, tf.compat.v1.train.Optimizer):
         optimizer = _v1_optimizer.adopt(self)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfra.dynamic_embedding._platform.tf import ANONYMOUS, tf
-from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, Slot
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, Slot
 from tfra.dynamic_embedding._tf1.graph_shadow import GraphTrainableWrapper, updating_tables
 from tfra.dynamic_embedding._training.row_gradients import sum_gradients
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper
@@ -148,7 +148,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         super()._create_slots(seen)
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        # Workers share it: not where the stand-in is, which each of them has for itself. Together
+        # Workers share it: not where the shadow is, which each of them has for itself. Together
         # with the others of this optimizer, which it may be updated with.
         if isinstance(colocate_with, GraphTrainableWrapper) and not tf.executing_eagerly():
             places = self.__dict__.setdefault("_places_of_variables", {})
@@ -196,10 +196,10 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         slots = var.params.get_slot_variables(self)
         return next((slot for slot in slots if slot.slot_name == name), None)
 
-    def trains(self, params: TrainedVariable) -> tuple[Claimant, CustomRule] | None:
+    def trains(self, params: TrainedVariable) -> tuple[BoundOptimizer, CustomRule] | None:
         """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
-        claimant = self.__dict__.get("_names_in_tables", {}).get(id(params))
-        return None if claimant is None else (claimant, self._rule_in_table(params))
+        bound_optimizer = self.__dict__.get("_names_in_tables", {}).get(id(params))
+        return None if bound_optimizer is None else (bound_optimizer, self._rule_in_table(params))
 
     def _rule_in_table(self, params: TrainedVariable) -> CustomRule:
         slots = self.__dict__.get("_slots_of_tables", {}).get(id(params), {})
@@ -248,9 +248,9 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         names = self.__dict__.setdefault("_names_in_tables", {})
         if id(params) not in names:
             name = f"{type(self).__name__} {next(params.v1_optimizers)}"
-            names[id(params)] = Claimant(name, name, worker="")
-        claims = params.claim(names[id(params)], 0, "slots" if rule.slots else "nothing")
-        with tf.control_dependencies(claims):
+            names[id(params)] = BoundOptimizer(name, name, worker="")
+        bindings = params.bind(names[id(params)], 0, "slots" if rule.slots else "nothing")
+        with tf.control_dependencies(bindings):
             return params.update_rows(keys, update, rule, add=self.bp_v2 or params.bp_v2)
 
 

@@ -9,7 +9,7 @@ from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving.content import Content, content_types
 from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator
-from tfra.dynamic_embedding._tables.rules import Claimant, params_text, rule_text
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, params_text, rule_text
 
 # The engine adds gradients up by this step, and changes their sign.
 _SUBTRACT = optimizers.SGD(learning_rate=1.0)
@@ -45,9 +45,9 @@ class GradientSums:
         """Returns the number of keys that wait."""
         return self._table.size()
 
-    def claim(self, optimizer: Claimant, step: tf.Tensor) -> list[Any]:
-        """Says whose sums these are; the first step forgets others. See `TableTraining.claim`."""
-        return self._table.training.claim(optimizer, step, "rows")
+    def bind(self, optimizer: BoundOptimizer, step: tf.Tensor) -> list[Any]:
+        """Says whose sums these are; the first step forgets others. See `TableTraining.bind`."""
+        return self._table.training.bind(optimizer, step, "rows")
 
     def add(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         """Adds gradients to the sums of their keys, which may repeat."""

@@ -1,9 +1,7 @@
-"""How optimizers of Keras 3 come to update tables.
+"""What optimizers of Keras 3 do differently for tables; `adoption.py` says how they come to it.
 
-`adopt` puts `TrainsTables` in front of an optimizer's class: the gradients of stand-ins are taken
-out of each step, clipped and decayed together with those of dense variables, and applied to the
-tables. It happens to any optimizer by itself: when a layer is called in a compiled model, or when
-the optimizer first asks a stand-in for `value` or `overwrite_with_gradient`.
+The gradients of shadows are taken out of each step, clipped and decayed together with those of
+dense variables, and applied to the tables.
 """
 
 from __future__ import annotations
@@ -12,22 +10,20 @@ import contextlib
 import dataclasses
 import threading
 import uuid
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from tfra import optimizers as engine
 from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras, take_name_of
+from tfra.dynamic_embedding._platform.keras import keras
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tables.rules import (
-    Claimant,
+    BoundOptimizer,
     CustomRule,
     EngineRule,
     params_text,
 )
-from tfra.dynamic_embedding._training.minimize import Minimizes
 from tfra.dynamic_embedding._training.row_gradients import sum_gradients
 from tfra.dynamic_embedding._training.row_optimizer import RowOptimizer, refuse_whole_variable
 from tfra.dynamic_embedding._training.rowwise_adagrad import RowwiseAdagrad
@@ -58,14 +54,14 @@ _WORKER = uuid.uuid4().hex
 class TableGradient:
     """The gradient of some rows of a table. Keys may repeat."""
 
-    stand_in: TrainableWrapper
+    shadow: TrainableWrapper
     keys: tf.Tensor
     values: tf.Tensor
 
     def summed(self) -> TableGradient:
         """With each key once."""
         keys, values = sum_gradients(self.keys, self.values)
-        return TableGradient(self.stand_in, keys, values)
+        return TableGradient(self.shadow, keys, values)
 
 
 # Of classes that come before an optimizer's own, which mypy is not told of.
@@ -132,13 +128,13 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
             refuse_whole_variable(self.plain_class)
         gradients = list(tables.values())
         # In a graph too, nothing is updated before it is known that all may be.
-        claims = [op for gradient in gradients for op in self._claim(gradient.stand_in)]
-        claimed = [tf.group(*claims)] if claims else []  # One for all that wait.
-        for stand_in in self._take_expected():
-            if id(stand_in) not in tables:
-                stand_in.warn_if_untrained()
-        with tf.control_dependencies(claimed), _taking_step(gradients):
-            if claimed:
+        bindings = [op for gradient in gradients for op in self._bind(gradient.shadow)]
+        bound = [tf.group(*bindings)] if bindings else []  # One for all that wait.
+        for shadow in self._take_expected():
+            if id(shadow) not in tables:
+                shadow.warn_if_untrained()
+        with tf.control_dependencies(bound), _taking_step(gradients):
+            if bound:
                 tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
@@ -146,8 +142,8 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
 
     def _take_expected(self) -> list[TrainableWrapper]:
         """Those that were looked up in the model that this one trains, since the last step."""
-        expected = [stand_in() for stand_in in self.__dict__.pop("_expected_stand_ins", ())]
-        return [stand_in for stand_in in expected if stand_in is not None]
+        expected = [shadow() for shadow in self.__dict__.pop("_expected_shadows", ())]
+        return [shadow for shadow in expected if shadow is not None]
 
     def __reduce__(self) -> Any:
         function, *rest = super().__reduce__()
@@ -172,15 +168,15 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         super()._apply_weight_decay(variables)
         if self.weight_decay is None:
             return
-        stand_ins = [gradient.stand_in for gradient in _step.clipped]
-        _step.decayed = {id(s) for s in stand_ins if self._use_weight_decay(s)}
+        shadows = [gradient.shadow for gradient in _step.clipped]
+        _step.decayed = {id(s) for s in shadows if self._use_weight_decay(s)}
 
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         for gradient in _step.clipped:
-            decay = self.weight_decay if id(gradient.stand_in) in _step.decayed else None
+            decay = self.weight_decay if id(gradient.shadow) in _step.decayed else None
             _in_all_replicas(
                 gradient, lambda g, decay=decay: self._update_table(g, learning_rate, decay)
             )
@@ -188,7 +184,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
         super()._backend_increment_gradient_accumulators(grads, acc_grads)
         for gradient in _step.given:
-            gradient.stand_in.params.gradient_sums.add(gradient.keys, gradient.values)
+            gradient.shadow.params.gradient_sums.add(gradient.keys, gradient.values)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         averages = self._model_variables_moving_average
@@ -203,9 +199,9 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     def _update_table(
         self, gradient: TableGradient, learning_rate: Any, decay: float | None
     ) -> None:
-        params = gradient.stand_in.params
+        params = gradient.shadow.params
         params.trained_by = self.plain_class.__name__
-        gradient.stand_in.note_step()
+        gradient.shadow.note_step()
         rule = self._rule_in_table(params, decay)
         self.__dict__.setdefault("_rules_in_tables", weakref.WeakKeyDictionary())[params] = rule
         if isinstance(rule, EngineRule):
@@ -234,21 +230,21 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
             )
         params.update_rows(gradient.keys, update, row_optimizer.rule, add)
 
-    def _claim(self, stand_in: TrainableWrapper) -> list[Any]:
+    def _bind(self, shadow: TrainableWrapper) -> list[Any]:
         """The ops that say that this optimizer is about to train a table."""
-        params, claimant = stand_in.params, self._claimant()
+        params, bound_optimizer = shadow.params, self._bound_optimizer()
         # Not `iterations`, which stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
-        decays = self.weight_decay is not None and self._use_weight_decay(stand_in)
+        decays = self.weight_decay is not None and self._use_weight_decay(shadow)
         rule = self._rule_in_table(params, self.weight_decay if decays else None)
-        claims = params.claim(claimant, step, "slots" if rule.slots else "nothing")
+        bindings = params.bind(bound_optimizer, step, "slots" if rule.slots else "nothing")
         if self.gradient_accumulation_steps:
-            claims += params.gradient_sums.claim(claimant, step)
-        return claims
+            bindings += params.gradient_sums.bind(bound_optimizer, step)
+        return bindings
 
-    def _claimant(self) -> Claimant:
+    def _bound_optimizer(self) -> BoundOptimizer:
         unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
-        return Claimant(self.name, unique, _WORKER)
+        return BoundOptimizer(self.name, unique, _WORKER)
 
     def _rule_in_table(
         self, params: TrainedVariable, decay: float | None
@@ -256,10 +252,12 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         optimizer = engine_rule(self, decay)
         return EngineRule(optimizer, params.dim) if optimizer else self._row_optimizer(params).rule
 
-    def trains(self, params: TrainedVariable) -> tuple[Claimant, CustomRule | EngineRule] | None:
+    def trains(
+        self, params: TrainedVariable
+    ) -> tuple[BoundOptimizer, CustomRule | EngineRule] | None:
         """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
         rule = self.__dict__.get("_rules_in_tables", {}).get(params)
-        return None if rule is None else (self._claimant(), rule)
+        return None if rule is None else (self._bound_optimizer(), rule)
 
     def _row_optimizer(self, params: TrainedVariable) -> RowOptimizer:
         made = self.__dict__.setdefault("_row_optimizers", {})
@@ -269,52 +267,13 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         return made[kind]
 
 
-class _ChecksTables(_Base):  # type: ignore[misc]
+class ChecksTables(_Base):  # type: ignore[misc]
     """What a LossScaleOptimizer does differently for tables."""
 
     def check_finite(self, grads: Any) -> Any:
         """As Keras has it, which would make rows of all keys."""
         grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().check_finite(grads)
-
-
-_adopted: dict[type, type] = {}
-
-
-def adopt(optimizer: Any) -> Any:
-    """Makes an optimizer of Keras update tables, and returns it. Again is no harm."""
-    cls = type(optimizer)
-    if issubclass(cls, (TrainsTables, _ChecksTables)):
-        return optimizer
-    inner = inner_optimizers(optimizer)
-    for one in inner:
-        adopt(one)
-    if inner and not hasattr(optimizer, "check_finite"):
-        return optimizer  # One of several for different variables, which does nothing itself.
-    if not inner and optimizer.use_ema:
-        warnings.warn(
-            "`use_ema` averages dense variables only: the rows of tables stay as they are.",
-            stacklevel=3,
-        )
-    if cls not in _adopted:
-        mixin = _ChecksTables if inner else TrainsTables
-        adopted = type(cls.__name__, (mixin, cls, Minimizes), {"plain_class": cls})
-        adopted.__module__ = cls.__module__
-        adopted.__qualname__ = cls.__qualname__
-        take_name_of(adopted, cls)
-        _adopted[cls] = adopted
-    object.__setattr__(optimizer, "__class__", _adopted[cls])
-    return optimizer
-
-
-def expect_step(optimizer: Any, stand_in: TrainableWrapper) -> None:
-    """Lets the only optimizer of a model warn if it is not given what its model looks up."""
-    inner = inner_optimizers(optimizer)
-    if len(inner) == 1:
-        expect_step(inner[0], stand_in)
-    elif not inner:
-        expected = adopt(optimizer).__dict__.setdefault("_expected_stand_ins", [])
-        expected.append(weakref.ref(stand_in))
 
 
 def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer | None:
@@ -331,28 +290,28 @@ def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer 
         return None
 
 
-def _table_gradient(stand_in: TrainableWrapper, gradient: Any) -> TableGradient:
+def _table_gradient(shadow: TrainableWrapper, gradient: Any) -> TableGradient:
     if not isinstance(gradient, tf.IndexedSlices):
-        if getattr(gradient, "shape", None) == (0, stand_in.params.dim):
-            no_keys = tf.zeros([0], stand_in.params.key_dtype)  # A tape was asked for zeros.
-            return TableGradient(stand_in, no_keys, gradient)
+        if getattr(gradient, "shape", None) == (0, shadow.params.dim):
+            no_keys = tf.zeros([0], shadow.params.key_dtype)  # A tape was asked for zeros.
+            return TableGradient(shadow, no_keys, gradient)
         raise TypeError(
-            f"The gradient of {stand_in!r} must be tf.IndexedSlices, as a tape gives it. "
+            f"The gradient of {shadow!r} must be tf.IndexedSlices, as a tape gives it. "
             f"Received: {gradient!r}"
         )
-    values, value_dtype = gradient.values, stand_in.params.value_dtype
+    values, value_dtype = gradient.values, shadow.params.value_dtype
     if values.dtype != value_dtype:
         values = tf.cast(values, arguments.compute_dtype(value_dtype))
-    return TableGradient(stand_in, gradient.indices, values)
+    return TableGradient(shadow, gradient.indices, values)
 
 
 def _with_sums(gradient: TableGradient, steps: int) -> TableGradient:
     """The mean of this gradient and of those that wait, which are forgotten."""
-    sums = gradient.stand_in.params.gradient_sums
+    sums = gradient.shadow.params.gradient_sums
     keys, values = sums.take()
     keys = tf.concat([gradient.keys, keys], axis=0)
     values = tf.concat([tf.cast(gradient.values, sums.dtype), values], axis=0)
-    return TableGradient(gradient.stand_in, keys, values / steps)
+    return TableGradient(gradient.shadow, keys, values / steps)
 
 
 def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
@@ -366,7 +325,7 @@ def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
         local = strategy.experimental_local_results
         update(
             TableGradient(
-                gradient.stand_in, tf.concat(local(keys), axis=0), tf.concat(local(values), axis=0)
+                gradient.shadow, tf.concat(local(keys), axis=0), tf.concat(local(values), axis=0)
             )
         )
 

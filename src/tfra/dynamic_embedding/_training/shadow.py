@@ -1,4 +1,4 @@
-"""What the stand-ins for a Variable have in common: lookups that gradients flow from."""
+"""What the shadows for a Variable have in common: lookups that gradients flow from."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrainableWrapper:
         Args:
             ids: Keys, of any shape.
             training: Whether the rows will be trained; by default, whether a tape is recording.
-            max_norm: In place of the stand-in's own.
+            max_norm: In place of the shadow's own.
         """
         if not self.records():
             rows = self.params.lookup(ids)
@@ -61,7 +61,7 @@ class TrainableWrapper:
         self.note_lookup(ids, rows)
         return rows
 
-    # What programs ask of the stand-in that `embedding_lookup` returned for this lookup.
+    # What programs ask of the shadow that `embedding_lookup` returned for this lookup.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
         """Remembers the keys of a lookup. Those in functions and branches are known there only.

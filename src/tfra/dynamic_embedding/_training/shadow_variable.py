@@ -1,9 +1,9 @@
 """What stands for a Variable in training: an empty variable that gradients of rows go to.
 
-Optimizers and gradient tapes know variables, not tables. So a Variable gets a stand-in, a trainable
+Optimizers and gradient tapes know variables, not tables. So a Variable gets a shadow, a trainable
 variable without rows. A lookup through it is a lookup of the Variable, and the gradient of its
-result with respect to the stand-in is `tf.IndexedSlices(gradients of rows, keys)`. Whatever Keras
-does to dense variables (slots, averages, constraints) it may do to the stand-in, to no effect.
+result with respect to the shadow is `tf.IndexedSlices(gradients of rows, keys)`. Whatever Keras
+does to dense variables (slots, averages, constraints) it may do to the shadow, to no effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tfra.dynamic_embedding._platform.tf import (
 )
 from tfra.dynamic_embedding._saving.weights_array import EmptyWithContent, from_bytes, to_bytes
 from tfra.dynamic_embedding._training import model_mode
-from tfra.dynamic_embedding._training.keras_optimizer import adopt, expect_step
+from tfra.dynamic_embedding._training.adoption import adopt_caller, expect_step
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper, check_max_norm
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
@@ -138,7 +138,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             ValueError: If it is another array, which has no rows.
         """
         if tf.is_tensor(value) or isinstance(value, keras.Variable):
-            return super().assign(value)  # By an optimizer: of the stand-in, to no effect.
+            return super().assign(value)  # By an optimizer: of the shadow, to no effect.
         content = getattr(value, "content", None)
         if content is None:
             array = np.asarray(value)
@@ -174,18 +174,19 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """Where the variable without rows is."""
         return self.value.device
 
-    # Every optimizer of Keras asks for these two, and thereby learns to update tables.
+    # Optimizers of Keras ask for these two when they are built and in each step, and are adopted
+    # then: see `adoption.py`. Asked by anyone else, they only return what they say.
 
     @property
     def value(self) -> Any:
         """The variable of TensorFlow, which has no rows."""
-        _adopt_caller()
+        adopt_caller()
         return super().value
 
     @property
     def overwrite_with_gradient(self) -> bool:
         """Whether optimizers replace it by its gradient."""
-        _adopt_caller()
+        adopt_caller()
         return False
 
     @overwrite_with_gradient.setter
@@ -227,12 +228,6 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             "is given (`layer.trainable_variables`)?",
             stacklevel=4,
         )
-
-
-def _adopt_caller() -> None:
-    optimizer = calling_optimizer()
-    if optimizer is not None:
-        adopt(optimizer)
 
 
 def check_params(params: Any) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras
 from tfra.dynamic_embedding._platform.tf import tf
-from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
 
 class TableOptimizer:
     """An optimizer that trains tables, as slots know it."""
 
-    def trains(self, params: TrainedVariable) -> tuple[Claimant, CustomRule | EngineRule] | None:
+    def trains(
+        self, params: TrainedVariable
+    ) -> tuple[BoundOptimizer, CustomRule | EngineRule] | None:
         """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
         raise NotImplementedError
 
@@ -36,7 +38,7 @@ class SlotVariable:
         self,
         params: TrainedVariable,
         number: int,
-        optimizer: Claimant,
+        optimizer: BoundOptimizer,
         rule: CustomRule | EngineRule,
     ) -> None:
         slot = rule.slots[number]
@@ -122,5 +124,7 @@ def slot_variables_of(params: TrainedVariable, optimizer: Any) -> list[SlotVaria
     trains = optimizer.trains(params) if isinstance(optimizer, TableOptimizer) else None
     if trains is None:
         return []
-    claimant, rule = trains
-    return [SlotVariable(params, number, claimant, rule) for number in range(len(rule.slots))]
+    bound_optimizer, rule = trains
+    return [
+        SlotVariable(params, number, bound_optimizer, rule) for number in range(len(rule.slots))
+    ]

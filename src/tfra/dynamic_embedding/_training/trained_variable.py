@@ -8,7 +8,7 @@ from typing import Any
 
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving.content import Content
-from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 from tfra.dynamic_embedding._training.gradient_sums import GradientSums
 
 
@@ -76,7 +76,7 @@ class TrainedVariable(abc.ABC):
 
     @abc.abstractmethod
     def lookup_slots(
-        self, keys: tf.Tensor, optimizer: Claimant, rule: CustomRule | EngineRule
+        self, keys: tf.Tensor, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the rows and all slots of some keys, initial ones where they are missing."""
 
@@ -89,7 +89,7 @@ class TrainedVariable(abc.ABC):
         """Returns the number of keys."""
 
     @abc.abstractmethod
-    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
+    def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
         """Says that an optimizer is about to take a step."""
 
     @abc.abstractmethod

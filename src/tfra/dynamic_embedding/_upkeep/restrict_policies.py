@@ -18,7 +18,7 @@ _PART = 65_536  # Rows that a policy of the user's is shown at a time.
 class RestrictedVariable(Protocol):
     """What policies ask of a `Variable`."""
 
-    keeps_usage: bool
+    keeps_metadata: bool
 
     @property
     def name(self) -> str:
@@ -188,7 +188,7 @@ class _EnginePolicy(RestrictPolicy):
 
     def __init__(self, var: RestrictedVariable) -> None:
         super().__init__(var)
-        if not var.keeps_usage:
+        if not var.keeps_metadata:
             raise ValueError(
                 f"Rows of {var.name!r} don't carry when and how often they were updated: expected "
                 f"a Variable made with restrict_policy={type(self).__name__}, received {var!r}"
@@ -295,9 +295,11 @@ class PolicyStatus:
             An int32 tensor `keys.shape + [1]`; with `return_exists` a pair.
         """
         keys = arguments.keys_tensor(keys, self.key_dtype)
-        usage = self._var.lookup_metadata(keys)
-        numbers = tf.cast(tf.minimum(usage[self._column], tf.int32.max), tf.int32)[..., tf.newaxis]
-        return (numbers, usage[2]) if return_exists else numbers
+        metadata = self._var.lookup_metadata(keys)
+        numbers = tf.cast(tf.minimum(metadata[self._column], tf.int32.max), tf.int32)[
+            ..., tf.newaxis
+        ]
+        return (numbers, metadata[2]) if return_exists else numbers
 
     def export(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns all keys and their numbers, `[n]` and `[n, 1]`."""
@@ -334,7 +336,7 @@ def _shares(keep: int, tables: int) -> list[int]:
     return [keep // tables + (i < keep % tables) for i in range(tables)]
 
 
-def needs_usage(restrict_policy: Any) -> bool:
+def needs_metadata(restrict_policy: Any) -> bool:
     """Whether rows must carry the time and the number of updates."""
     return bool(getattr(restrict_policy, "kept_by_engine", False))
 

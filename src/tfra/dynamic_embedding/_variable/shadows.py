@@ -14,10 +14,10 @@ from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable, che
 _making = threading.RLock()
 
 
-def stand_in_of(params: Any) -> TrainableWrapper:
-    """Returns what stands for a Variable in lookups, which is made when first asked for.
+def shadow_of(params: Any) -> TrainableWrapper:
+    """Returns the shadow of a Variable, which is made at the first call.
 
-    In a graph of TF1 style, it is one of the graph's trainable variables. What is one already is
+    In a graph of TF1 style, the shadow is one of the graph's trainable variables. A shadow is
     returned as it is.
     """
     params = only_one(params)
@@ -25,19 +25,19 @@ def stand_in_of(params: Any) -> TrainableWrapper:
         return params
     check_params(params)
     with tf.init_scope():  # A branch of tf.cond has a graph of its own, within that of TF1 style.
-        owner = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+        graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
     with _making:
-        found = params.stand_ins.get(owner)
+        found = params.shadow_of_graph.get(graph)
         if found is None:
             name = f"{params.name}_shadow"
-            if owner is None:
+            if graph is None:
                 found = ShadowVariable(params, name)
             else:
-                # On the worker whose lookups it stands for, whatever places variables here.
+                # On the worker that makes the lookups, whatever device functions place variables.
                 with tf.init_scope(), tf.device(None):
                     found = GraphTrainableWrapper(params, name)
-            found._params = weakref.ref(params)  # It is the Variable that holds on to this one.
-            params.stand_ins[owner] = found
+            found._params = weakref.ref(params)  # The Variable holds its shadow, not the reverse.
+            params.shadow_of_graph[graph] = found
         return found
 
 

@@ -45,13 +45,13 @@ from tfra.dynamic_embedding._tables.initializers import (
     initial_rows,
 )
 from tfra.dynamic_embedding._tables.partitions import Partitions, default_partition_fn
-from tfra.dynamic_embedding._tables.rules import Claimant, CustomRule, EngineRule
+from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 from tfra.dynamic_embedding._tables.table_display import facts_of, first_rows_of
 from tfra.dynamic_embedding._training.gradient_sums import GradientSums
 from tfra.dynamic_embedding._training.slot_variables import SlotVariable, slot_variables_of
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
-from tfra.dynamic_embedding._upkeep.restrict_policies import make_policy, needs_usage
-from tfra.dynamic_embedding._variable.shadows import stand_in_of
+from tfra.dynamic_embedding._upkeep.restrict_policies import make_policy, needs_metadata
+from tfra.dynamic_embedding._variable.shadows import shadow_of
 from tfra.dynamic_embedding._variable.variable_rows import VariableRows
 from tfra.dynamic_embedding._variable.variable_sums import VariableSums
 from tfra.dynamic_embedding._variable.variable_training import VariableTraining
@@ -178,8 +178,10 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             row = constant_row(zero, self._value_dtype, (self._dim,)).row
             initial = ConstantRow(row, external=True)
         # Whether rows carry the time of the last update and the number of updates.
-        self.keeps_usage = needs_usage(restrict_policy) or ttl is not None or min_norm is not None
-        new_rows = NewRows(initial, self.keeps_usage, self.admission)
+        self.keeps_metadata = (
+            needs_metadata(restrict_policy) or ttl is not None or min_norm is not None
+        )
+        new_rows = NewRows(initial, self.keeps_metadata, self.admission)
         tables = []
         for i, device in enumerate(self.devices):
             table = self.kv_creator.create(
@@ -197,8 +199,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self._sums = self._no_dependency(sums)
         self._use(Partitions(tables, partitioner), None)
         self._use(self._partitions, make_policy(restrict_policy, self))
-        # What stands for it in training: by graph, and for None everywhere else. See `shadows.py`.
-        self.stand_ins = self._no_dependency({})
+        # Its shadow in each graph of TF1 style; that of all other places is under None.
+        self.shadow_of_graph = self._no_dependency({})
         self.shadows = self._no_dependency(weakref.WeakValueDictionary())
         self.v1_optimizers = itertools.count()  # Numbers of those of tf.compat.v1 that train it.
         self._add_to_graph()
@@ -503,10 +505,10 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             raise TypeError(f"`name`: expected a string, received {name!r}")
         if name in self.shadows:
             return self.shadows[name]
-        return stand_in_of(self)
+        return shadow_of(self)
 
     def lookup_slots(
-        self, keys: tf.Tensor, optimizer: Claimant, rule: CustomRule | EngineRule
+        self, keys: tf.Tensor, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the rows and all slots of some keys, initial ones where they are missing.
 
@@ -515,10 +517,12 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         """
         return self._partitions.read("training.lookup_slots", keys, optimizer=optimizer, rule=rule)
 
-    def claim(self, optimizer: Claimant, step: Any, keeps: str) -> list[Any]:
-        """Says that an optimizer is about to take a step; see `TableTraining.claim`."""
-        claims = [table.training.claim(optimizer, step, keeps) for table in self._partitions.tables]
-        return [op for ops_of_table in claims for op in ops_of_table]
+    def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
+        """Says that an optimizer is about to take a step; see `TableTraining.bind`."""
+        bindings = [
+            table.training.bind(optimizer, step, keeps) for table in self._partitions.tables
+        ]
+        return [op for ops_of_table in bindings for op in ops_of_table]
 
     @property
     def gradient_sums(self) -> GradientSums:

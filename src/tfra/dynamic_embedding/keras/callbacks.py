@@ -172,7 +172,7 @@ class ExpireCallback(_ChoosingCallback):
         """Whether its rows can expire."""
         given = self.ttl is not None or self.min_norm is not None
         own = variable.ttl is not None or variable.min_norm is not None
-        return own or (given and variable.keeps_usage)
+        return own or (given and variable.keeps_metadata)
 
     def run(self, logs: dict[str, Any] | None) -> None:
         """Removes what has expired."""

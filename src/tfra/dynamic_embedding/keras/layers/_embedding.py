@@ -11,7 +11,7 @@ from tfra.dynamic_embedding._platform.keras import compiled_optimizer, keras, re
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving import content_arrays
 from tfra.dynamic_embedding._tables.partitions import default_partition_fn
-from tfra.dynamic_embedding._training.keras_optimizer import adopt
+from tfra.dynamic_embedding._training.adoption import adopt
 from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
 from tfra.dynamic_embedding._variable.variable import Variable
 from tfra.dynamic_embedding.keras.layers import _config
