@@ -41,7 +41,7 @@ void Use(Table* table, Input* input) {
   const KeyBatch keys = has_strings ? KeyBatch(views.data(), n) : KeyBatch(ints.data(), n);
   const std::vector<float> gradients(n, 1.0f);
   const uint64_t before = table->size();
-  REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ValueType::kFloat32, {}));
+  REQUIRE_OK(table->training().ApplyGradients(keys, gradients.data(), ValueType::kFloat32, {}));
   REQUIRE(table->size() >= before && table->size() <= before + n);
   std::vector<float> values(n);
   REQUIRE_OK(table->Lookup(keys, {}, values.data(), nullptr));
@@ -49,7 +49,7 @@ void Use(Table* table, Input* input) {
 
 AdmissionState SavedOf(Table* table) {
   AdmissionState state;
-  REQUIRE_OK(table->ExportAdmission(&state));
+  REQUIRE_OK(table->upkeep().ExportAdmission(&state));
   return state;
 }
 
@@ -126,19 +126,19 @@ void Run(Input* input) {
   const uint32_t parts = 1 + input->Below(3), part = input->Below(4);
   if (input->Below(4) == 0) spec.admission = SpecOf(input);  // That of another rule.
   const AdmissionState state = input->Flag() ? ChangedState(spec, input, parts) : AnyState(input);
-  const Status status = table->RestoreAdmission(state, part, parts);
+  const Status status = table->upkeep().RestoreAdmission(state, part, parts);
   const AdmissionState after = SavedOf(table.get());
   if (status.ok()) {
     REQUIRE(after.seen.size() <= state.seen.size());
     REQUIRE(table->stats().waiting == after.seen.size());
-    REQUIRE_OK(table->RestoreAdmission(after));
+    REQUIRE_OK(table->upkeep().RestoreAdmission(after));
     REQUIRE(Same(SavedOf(table.get()), after));
   } else {
     REQUIRE(status.code() == StatusCode::kInvalidArgument);
     REQUIRE(Same(after, before));
   }
   while (!input->empty()) Use(table.get(), input);
-  REQUIRE_OK(table->RestoreAdmission(SavedOf(table.get())));
+  REQUIRE_OK(table->upkeep().RestoreAdmission(SavedOf(table.get())));
   REQUIRE_OK(table->Clear());
   REQUIRE(table->stats().waiting == 0);
 }

@@ -122,11 +122,12 @@ void Use(Table* table, Input* input) {
   const RuleKind kind = spec.rule.kind;
   if (kind != RuleKind::kNone && kind != RuleKind::kCustom) {
     std::vector<double> gradients(n * dim);  // Enough for every type.
-    REQUIRE_OK(table->ApplyGradients(keys, gradients.data(), ComputeType(spec.value_type), {}));
+    REQUIRE_OK(
+        table->training().ApplyGradients(keys, gradients.data(), ComputeType(spec.value_type), {}));
   }
   if (!string_values && kind != RuleKind::kNone) {
     std::vector<double> slots(n * std::max<size_t>(table->slot_elements(), 1));
-    REQUIRE_OK(table->LookupRows(keys, out, slots.data()));
+    REQUIRE_OK(table->Lookup(keys, {}, out, nullptr, slots.data()));
     REQUIRE_OK(table->Assign(keys, in, slots.data()));
   }
   ExportBatch batch;

@@ -146,7 +146,7 @@ class Program {
 
   void SetClock(uint32_t now) {
     now_ = now;
-    table_->SetClock(now);
+    table_->upkeep().SetClock(now);
   }
 
   bool numeric() const { return spec_.value_type != ValueType::kString; }
@@ -215,8 +215,8 @@ class Program {
     const Batch batch = MakeBatch();
     ExportBatch evicted;
     Flags rejected(batch.size(), true);
-    REQUIRE_OK(table_->AssignAndEvict(batch.keys.batch(), batch.rows.in(), nullptr, nullptr,
-                                      batch.scores, &evicted, rejected.data()));
+    REQUIRE_OK(table_->scores().AssignAndEvict(batch.keys.batch(), batch.rows.in(), nullptr,
+                                               nullptr, batch.scores, &evicted, rejected.data()));
     reference_.Write(batch.keys, batch.scores, [&](size_t i, const Row* found) {
       return std::optional(Written(batch.rows.Row(i), found));
     });
@@ -230,8 +230,8 @@ class Program {
 
   void AssignExisting() {
     const Batch batch = MakeBatch();
-    REQUIRE_OK(table_->AssignExisting(batch.keys.batch(), batch.rows.in(), nullptr, nullptr,
-                                      batch.scores));
+    REQUIRE_OK(table_->training().AssignExisting(batch.keys.batch(), batch.rows.in(), nullptr,
+                                                 nullptr, batch.scores));
     reference_.Write(batch.keys, batch.scores, [&](size_t i, const Row* found) {
       return found ? std::optional(Written(batch.rows.Row(i), found)) : std::nullopt;
     });
@@ -242,8 +242,9 @@ class Program {
     TestRows values(spec_.value_type, batch.size(), dim_);
     Flags exists(batch.size());
     const Items before = reference_.items;
-    REQUIRE_OK(table_->FindOrInsert(batch.keys.batch(), {Defaults::kRowPerKey, batch.rows.in()},
-                                    values.out(), exists.data(), batch.scores));
+    REQUIRE_OK(table_->training().FindOrInsert(batch.keys.batch(),
+                                               {Defaults::kRowPerKey, batch.rows.in()},
+                                               values.out(), exists.data(), batch.scores));
     reference_.Write(batch.keys, batch.scores, [&](size_t i, const Row* found) {
       return std::optional(Written(found ? ValueOf(found) : batch.rows.Row(i), found));
     });
@@ -262,8 +263,8 @@ class Program {
     Flags exists(batch.size());
     for (size_t i = 0; i < batch.size(); ++i) exists.Set(i, input_.Flag());
     const NewKeys new_keys = input_.Below(4) == 0 ? NewKeys::kDrop : NewKeys::kInsert;
-    const Status status = table_->Accumulate(batch.keys.batch(), batch.rows.in(), exists.data(),
-                                             batch.scores, new_keys);
+    const Status status = table_->training().Accumulate(batch.keys.batch(), batch.rows.in(),
+                                                        exists.data(), batch.scores, new_keys);
     REQUIRE(status.ok() == numeric());
     if (!status.ok()) return;
     reference_.Write(batch.keys, batch.scores,
@@ -282,8 +283,8 @@ class Program {
   void AddToRows() {
     const Batch batch = MakeBatch();
     const NewKeys new_keys = TakeNewKeys();
-    const Status status =
-        table_->AddToRows(batch.keys.batch(), batch.rows.in(), nullptr, batch.scores, new_keys);
+    const Status status = table_->training().AddToRows(batch.keys.batch(), batch.rows.in(), nullptr,
+                                                       batch.scores, new_keys);
     REQUIRE(status.ok() == floating());
     if (!status.ok()) return;
     reference_.Write(batch.keys, batch.scores,
@@ -298,8 +299,8 @@ class Program {
     const NewKeys new_keys = TakeNewKeys();
     UpdateParams params;
     params.learning_rate = 1;
-    const Status status = table_->ApplyGradients(batch.keys.batch(), batch.rows.in(),
-                                                 spec_.value_type, params, batch.scores, new_keys);
+    const Status status = table_->training().ApplyGradients(
+        batch.keys.batch(), batch.rows.in(), spec_.value_type, params, batch.scores, new_keys);
     REQUIRE(status.ok() == floating());
     if (!status.ok()) return;
     reference_.Write(batch.keys, batch.scores,
@@ -314,7 +315,7 @@ class Program {
   void Touch() {
     const TestKeys keys = Keys();
     const NewKeys new_keys = numeric() ? TakeNewKeys() : NewKeys::kDrop;
-    const Status status = table_->Touch(keys.batch(), new_keys);
+    const Status status = table_->upkeep().Touch(keys.batch(), new_keys);
     REQUIRE(status.ok() == spec_.metadata);
     if (!status.ok()) return;
     std::set<std::string> met;
@@ -343,8 +344,8 @@ class Program {
     std::vector<RowMetadata> metadata(n, RowMetadata{7, 7});
     REQUIRE_OK(table_->Lookup(keys.batch(), {}, values.out(), exists.data()));
     REQUIRE_OK(table_->Contains(keys.batch(), contains.data()));
-    REQUIRE(table_->LookupScores(keys.batch(), scores.data(), scored.data()).ok() == bounded_);
-    REQUIRE(table_->LookupMetadata(keys.batch(), metadata.data(), dated.data()).ok() ==
+    REQUIRE(table_->scores().Lookup(keys.batch(), scores.data(), scored.data()).ok() == bounded_);
+    REQUIRE(table_->upkeep().LookupMetadata(keys.batch(), metadata.data(), dated.data()).ok() ==
             spec_.metadata);
     for (size_t i = 0; i < n; ++i) {
       const auto item = reference_.items.find(keys.Name(i));
@@ -366,7 +367,7 @@ class Program {
     const uint64_t keep =
         input_.Flag() ? input_.Below(64) : static_cast<uint64_t>(input_.Integer());
     uint64_t evicted = 0;
-    const Status status = table_->Restrict(keep, ranking, &evicted);
+    const Status status = table_->upkeep().Restrict(keep, ranking, &evicted);
     REQUIRE(status.ok() == spec_.metadata);
     if (!status.ok()) return;
     const uint64_t size = reference_.items.size();
@@ -394,7 +395,7 @@ class Program {
     ExpiryRule rule;
     rule.written_before = input_.Flag() ? now_ : input_.Take<uint32_t>();
     uint64_t expired = 0;
-    const Status status = table_->Expire(rule, &expired);
+    const Status status = table_->upkeep().Expire(rule, &expired);
     if (!spec_.metadata) {
       REQUIRE(!status.ok() || rule.written_before == 0);
       return;
@@ -409,7 +410,7 @@ class Program {
     const TestKeys keys = Keys();
     std::vector<uint64_t> scores(keys.size());
     for (uint64_t& score : scores) score = Score();
-    REQUIRE(table_->AssignScores(keys.batch(), scores.data()).ok() == bounded_);
+    REQUIRE(table_->scores().Assign(keys.batch(), scores.data()).ok() == bounded_);
     if (!bounded_) return;
     reference_.AdvancePast(scores);
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -423,15 +424,15 @@ class Program {
     const auto below = [=](uint64_t score) { return score < threshold; };
     uint64_t count = 0, removed = 0;
     ExportBatch batch;
-    REQUIRE(table_->CountIfScore(below, &count).ok() == bounded_);
+    REQUIRE(table_->scores().CountIf(below, &count).ok() == bounded_);
     if (!bounded_) return;
     Items expected = reference_.items;
     std::erase_if(expected, [&](const auto& item) { return !below(item.second.score); });
     REQUIRE(count == expected.size());
-    REQUIRE_OK(table_->ExportIfScore(below, &batch));
+    REQUIRE_OK(table_->scores().ExportIf(below, &batch));
     REQUIRE(ItemsOf(batch) == expected);
     if (!input_.Flag()) return;
-    REQUIRE_OK(table_->RemoveIfScore(below, &removed));
+    REQUIRE_OK(table_->scores().RemoveIf(below, &removed));
     REQUIRE(removed == expected.size());
     for (const auto& item : expected) reference_.items.erase(item.first);
   }
@@ -466,7 +467,7 @@ class Program {
         break;
       case 3: {
         const auto epoch = static_cast<uint32_t>(input_.Integer());
-        table_->SetEpoch(epoch);
+        table_->scores().SetEpoch(epoch);
         reference_.SetEpoch(epoch);
         break;
       }
@@ -476,7 +477,8 @@ class Program {
       default: {
         std::unique_ptr<Table> copy;
         REQUIRE_OK(table_->CopyWithRule(spec_.rule, true, &copy));
-        REQUIRE(copy->clock() == now_ && copy->epoch() == table_->epoch());
+        REQUIRE(copy->upkeep().clock() == now_ &&
+                copy->scores().epoch() == table_->scores().epoch());
         table_.swap(copy);
         REQUIRE(ItemsOf(Exported()) == reference_.items);
         // The clock of scores goes on from the highest one that is there: later ones may differ

@@ -34,8 +34,8 @@ nb::tuple AssignAndEvict(Table& table, const KeysArgument& keys_argument,
   bool* mask = rejected ? MaskOf(*rejected, keys.size(), "rejected") : nullptr;
   ExportBatch evicted;
   Run([&] {
-    return table.AssignAndEvict(keys.batch(), values.data(), nullptr, nullptr, scores.get(),
-                                &evicted, mask);
+    return table.scores().AssignAndEvict(keys.batch(), values.data(), nullptr, nullptr,
+                                         scores.get(), &evicted, mask);
   });
   return RowsOf(table, &evicted);
 }
@@ -47,7 +47,8 @@ void AssignExisting(Table& table, const KeysArgument& keys_argument,
                       "values");
   const KeyScores scores(table, scores_argument, keys.size());
   Run([&] {
-    return table.AssignExisting(keys.batch(), values.data(), nullptr, nullptr, scores.get());
+    return table.training().AssignExisting(keys.batch(), values.data(), nullptr, nullptr,
+                                           scores.get());
   });
 }
 
@@ -73,14 +74,17 @@ nb::object FindOrInsert(Table& table, const KeysArgument& keys_argument, int def
   if (type == ValueType::kString) {
     std::vector<std::string> texts(n);
     Run([&] {
-      return table.FindOrInsert(keys.batch(), defaults, texts.data(), mask, scores.get());
+      return table.training().FindOrInsert(keys.batch(), defaults, texts.data(), mask,
+                                           scores.get());
     });
     return BytesList(texts);
   }
   if (!out) throw nb::value_error("expected an array for the values");
   RequireBytes(out->size(), n * SizeOf(type), "out");
   void* values = out->data();
-  Run([&] { return table.FindOrInsert(keys.batch(), defaults, values, mask, scores.get()); });
+  Run([&] {
+    return table.training().FindOrInsert(keys.batch(), defaults, values, mask, scores.get());
+  });
   return nb::none();
 }
 
@@ -89,7 +93,7 @@ void AssignScores(Table& table, const KeysArgument& keys_argument, const ScoresA
   if (!scores) throw nb::value_error("expected scores");
   RequireBytes(scores->size() * sizeof(uint64_t), keys.size() * sizeof(uint64_t), "scores");
   const uint64_t* values = scores->data();
-  Run([&] { return table.AssignScores(keys.batch(), values); });
+  Run([&] { return table.scores().Assign(keys.batch(), values); });
 }
 
 nb::object LookupScores(Table& table, const KeysArgument& keys_argument, const OutBytes& exists) {
@@ -97,26 +101,27 @@ nb::object LookupScores(Table& table, const KeysArgument& keys_argument, const O
   bool* mask = MaskOf(exists, keys.size(), "exists");
   std::vector<uint64_t> scores(keys.size());
   RunInParts(table, keys.size(), [&](size_t begin, size_t end) {
-    return table.LookupScores(keys.part(begin, end), scores.data() + begin, mask + begin);
+    return table.scores().Lookup(keys.part(begin, end), scores.data() + begin, mask + begin);
   });
   return nb::cast(ArrayOf(std::move(scores)));
 }
 
 uint64_t CountIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below) {
   uint64_t count = 0;
-  RunReading([&](const auto&) { return table.CountIfScore(RangeOf(at_least, below), &count); });
+  RunReading([&](const auto&) { return table.scores().CountIf(RangeOf(at_least, below), &count); });
   return count;
 }
 
 uint64_t RemoveIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below) {
   uint64_t count = 0;
-  Run([&] { return table.RemoveIfScore(RangeOf(at_least, below), &count); });
+  Run([&] { return table.scores().RemoveIf(RangeOf(at_least, below), &count); });
   return count;
 }
 
 nb::tuple ExportIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below) {
   ExportBatch batch;
-  RunReading([&](const auto&) { return table.ExportIfScore(RangeOf(at_least, below), &batch); });
+  RunReading(
+      [&](const auto&) { return table.scores().ExportIf(RangeOf(at_least, below), &batch); });
   return RowsOf(table, &batch);
 }
 

@@ -77,9 +77,10 @@ void DefineBounded(nb::class_<NativeTable>& c) {
             return ExportIfScore(*self.use(), at_least, below);
           },
           "at_least"_a, "below"_a.none())
-      .def("epoch", [](NativeTable& self) { return self.use()->epoch(); })
+      .def("epoch", [](NativeTable& self) { return self.use()->scores().epoch(); })
       .def(
-          "set_epoch", [](NativeTable& self, uint32_t epoch) { self.use()->SetEpoch(epoch); },
+          "set_epoch",
+          [](NativeTable& self, uint32_t epoch) { self.use()->scores().SetEpoch(epoch); },
           "epoch"_a);
 }
 

@@ -120,7 +120,9 @@ class NativeTable {
     RequireBytes(exists.size(), keys.size(), "exists");
     const bool* mask = reinterpret_cast<const bool*>(exists.data());
     const KeyScores scores(*table, scores_argument, keys.size());
-    Run([&] { return table->Accumulate(keys.batch(), deltas.data(), mask, scores.get()); });
+    Run([&] {
+      return table->training().Accumulate(keys.batch(), deltas.data(), mask, scores.get());
+    });
   }
 
   void ApplyGradients(const KeysArgument& keys_argument, const InBytes& gradients,
@@ -165,8 +167,8 @@ class NativeTable {
     Run([&] { return table->Shrink(); });
   }
   uint64_t Size() const { return use()->size(); }
-  uint32_t Clock() const { return use()->clock(); }
-  void SetClock(uint32_t now) { use()->SetClock(now); }
+  uint32_t Clock() const { return use()->upkeep().clock(); }
+  void SetClock(uint32_t now) { use()->upkeep().SetClock(now); }
   nb::dict Stats() const { return DictOf(use()->stats()); }
 
   nb::list Slots() const {
@@ -204,7 +206,7 @@ class NativeTable {
   void Touch(const KeysArgument& keys_argument) {
     const auto table = use();
     const Keys keys(keys_argument);
-    Run([&] { return table->Touch(keys.batch()); });
+    Run([&] { return table->upkeep().Touch(keys.batch()); });
   }
 
   nb::object LookupMetadata(const KeysArgument& keys_argument) {
@@ -212,7 +214,8 @@ class NativeTable {
     const Keys keys(keys_argument);
     std::vector<RowMetadata> metadata(keys.size());
     RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
-      return table->LookupMetadata(keys.part(begin, end), metadata.data() + begin, nullptr);
+      return table->upkeep().LookupMetadata(keys.part(begin, end), metadata.data() + begin,
+                                            nullptr);
     });
     return nb::cast(NumbersOf(metadata));
   }
@@ -221,21 +224,23 @@ class NativeTable {
     const auto table = use();
     uint64_t evicted = 0;
     const Ranking ranking = newest ? Ranking::kNewest : Ranking::kMostFrequent;
-    Run([&] { return table->Restrict(keep, ranking, &evicted); });
+    Run([&] { return table->upkeep().Restrict(keep, ranking, &evicted); });
     return evicted;
   }
 
   uint64_t Expire(uint32_t written_before, double norm_below, uint32_t norm_writes) {
     const auto table = use();
     uint64_t expired = 0;
-    Run([&] { return table->Expire({written_before, norm_below, norm_writes}, &expired); });
+    Run([&] {
+      return table->upkeep().Expire({written_before, norm_below, norm_writes}, &expired);
+    });
     return expired;
   }
 
   nb::tuple Histograms() {
     const auto table = use();
     RowHistograms found;
-    RunReading([&](const auto&) { return table->Histograms(&found); });
+    RunReading([&](const auto&) { return table->upkeep().Histograms(&found); });
     const auto array = [](const auto& numbers) {
       return ArrayOf(std::vector<uint64_t>(numbers.begin(), numbers.end()));
     };
@@ -246,7 +251,7 @@ class NativeTable {
   nb::tuple AdmissionStateOf() {
     const auto table = use();
     AdmissionState state;
-    Run([&] { return table->ExportAdmission(&state); });
+    Run([&] { return table->upkeep().ExportAdmission(&state); });
     nb::object keys = table->spec().key_type == KeyType::kString
                           ? nb::object(BytesList(state.string_keys))
                           : nb::cast(ArrayOf(std::move(state.int_keys)));
@@ -269,14 +274,14 @@ class NativeTable {
     state.seen.assign(rows, rows + keys.size());
     const auto* bytes = reinterpret_cast<const std::byte*>(filter.data());
     state.filter.assign(bytes, bytes + filter.size());
-    Run([&] { return table->RestoreAdmission(state); });
+    Run([&] { return table->upkeep().RestoreAdmission(state); });
   }
 
   uint64_t CountIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
     const auto table = use();
     uint64_t count = 0;
     RunReading([&](const auto&) {
-      return table->CountIf(Predicate(written_before, count_below), &count);
+      return table->upkeep().CountIf(Predicate(written_before, count_below), &count);
     });
     return count;
   }
@@ -284,7 +289,7 @@ class NativeTable {
   uint64_t RemoveIf(std::optional<int64_t> written_before, std::optional<int64_t> count_below) {
     const auto table = use();
     uint64_t count = 0;
-    Run([&] { return table->RemoveIf(Predicate(written_before, count_below), &count); });
+    Run([&] { return table->upkeep().RemoveIf(Predicate(written_before, count_below), &count); });
     return count;
   }
 
@@ -292,7 +297,7 @@ class NativeTable {
     const auto table = use();
     ExportBatch batch;
     RunReading([&](const auto&) {
-      return table->SelectIf(Predicate(written_before, count_below), &batch);
+      return table->upkeep().SelectIf(Predicate(written_before, count_below), &batch);
     });
     return KeysOf(*table, &batch);
   }

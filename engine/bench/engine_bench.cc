@@ -355,8 +355,9 @@ void RunAdam(const Config& config, size_t keys, size_t dim) {
     });
   };
   const auto apply = [&](size_t r) {
-    RequireOk(table->ApplyGradients(KeyBatch(queries.key[r].data(), config.batch), gradients.data(),
-                                    tfra::ValueType::kFloat32, params));
+    RequireOk(table->training().ApplyGradients(KeyBatch(queries.key[r].data(), config.batch),
+                                               gradients.data(), tfra::ValueType::kFloat32,
+                                               params));
     ++params.step;
   };
   const std::vector<double> rates = BestRates(config, {raw, apply});

@@ -71,7 +71,7 @@ void Run(const std::string& call, int rounds) {
     }
     batches.ForEach([&](const KeyBatch& keys, const float* rows) {
       if (call == "adam") {
-        RequireOk(table->ApplyGradients(keys, rows, ValueType::kFloat32, step));
+        RequireOk(table->training().ApplyGradients(keys, rows, ValueType::kFloat32, step));
         return;
       }
       RequireOk(table->Lookup(keys, Defaults(), values.data(), nullptr));

@@ -137,8 +137,9 @@ Rate Updates(Table* table, const Config& config, const std::vector<int64_t>& ids
   const double cpu = CpuSeconds(), wall = WallSeconds();
   for (size_t round = 0; round < kRounds; ++round) {
     params.step = static_cast<int64_t>(round) + 1;
-    RequireOk(table->ApplyGradients(KeyBatch(ids.data() + round * kBatch, kBatch), gradients.data(),
-                                    tfra::ValueType::kFloat32, params));
+    RequireOk(table->training().ApplyGradients(KeyBatch(ids.data() + round * kBatch, kBatch),
+                                               gradients.data(), tfra::ValueType::kFloat32,
+                                               params));
   }
   const double keys = static_cast<double>(kRounds * kBatch);
   return {keys / (CpuSeconds() - cpu), keys / (WallSeconds() - wall)};
@@ -228,8 +229,8 @@ void Large(const Config& config) {
     for (int64_t& id : ids) id = KeyOf(zipf.Next());
     params.step = static_cast<int64_t>(step);
     start = WallSeconds();
-    RequireOk(table->ApplyGradients(KeyBatch(ids.data(), kBatch), gradients.data(),
-                                    tfra::ValueType::kFloat32, params));
+    RequireOk(table->training().ApplyGradients(KeyBatch(ids.data(), kBatch), gradients.data(),
+                                               tfra::ValueType::kFloat32, params));
     seconds += WallSeconds() - start;
   }
   report("train", seconds, static_cast<double>(config.steps * kBatch));

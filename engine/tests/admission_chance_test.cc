@@ -69,12 +69,12 @@ TEST(BloomFilterIsRarelyEarly) {
         // On the way there were fewer keys, and so fewer mistakes.
         CHECK(static_cast<double>(table->size()) <= AtMost(error, static_cast<double>(capacity)));
         AdmissionState full;
-        CHECK_OK(table->ExportAdmission(&full));
+        CHECK_OK(table->upkeep().ExportAdmission(&full));
         const uint64_t before = table->size();
         const int64_t trials = 20000 / kSlowdown, few = capacity / 100;
         for (int64_t begin = 0; begin < trials; begin += few) {
           See(*table, TestKeys::Range(key_type, 1000000 + begin, 1000000 + begin + few));
-          CHECK_OK(table->RestoreAdmission(full));  // As full as is meant, no fuller.
+          CHECK_OK(table->upkeep().RestoreAdmission(full));  // As full as is meant, no fuller.
         }
         const double early = static_cast<double>(table->size() - before);
         // 1 % more keys than is meant come in at the end of each part.
@@ -98,7 +98,7 @@ TEST(BloomFilterMemoryIsKnownAndConstant) {
       CHECK_EQ(table->stats().admission_bytes, bytes);
       CHECK_EQ(table->stats().waiting, 0u);  // Not known.
       AdmissionState state;
-      CHECK_OK(table->ExportAdmission(&state));
+      CHECK_OK(table->upkeep().ExportAdmission(&state));
       CHECK(state.filter.size() >= bytes && state.filter.size() <= bytes + 64);
       for (int64_t size : {0, 1000, 1000000}) {
         TableStats estimate;
@@ -116,12 +116,12 @@ TEST(BloomFiltersOfTheFormerHashAreRefused) {
     const TestKeys keys = TestKeys::Range(key_type, 0, 100);
     See(*table, keys);
     AdmissionState state, former, after;
-    CHECK_OK(table->ExportAdmission(&state));
+    CHECK_OK(table->upkeep().ExportAdmission(&state));
     former = state;
     former.filter[7] = std::byte{0};  // The last byte of the shape, which names the hash.
-    const Status status = table->RestoreAdmission(former);
+    const Status status = table->upkeep().RestoreAdmission(former);
     CHECK_EQ(status.ok(), key_type == KeyType::kInt64);
-    CHECK_OK(table->ExportAdmission(&after));
+    CHECK_OK(table->upkeep().ExportAdmission(&after));
     CHECK(Same(state, after));
   }
 }
@@ -141,13 +141,13 @@ TEST(BloomFiltersAreSavedAndMerged) {
           See(*tables[t], TestKeys::Range(key_type, 10000 * t, 10000 * t + end));
         }
         AdmissionState state, again;
-        CHECK_OK(tables[t]->ExportAdmission(&state));
-        CHECK_OK(merged->RestoreAdmission(state));
-        CHECK_OK(merged->ExportAdmission(&again));
+        CHECK_OK(tables[t]->upkeep().ExportAdmission(&state));
+        CHECK_OK(merged->upkeep().RestoreAdmission(state));
+        CHECK_OK(merged->upkeep().ExportAdmission(&again));
         CHECK(Same(state, again));
         both.filter.insert(both.filter.end(), state.filter.begin(), state.filter.end());
       }
-      CHECK_OK(merged->RestoreAdmission(both));
+      CHECK_OK(merged->upkeep().RestoreAdmission(both));
       for (int64_t t : {0, 1}) {
         const TestKeys often = TestKeys::Range(key_type, 10000 * t, 10000 * t + 500);
         const TestKeys rarely = TestKeys::Range(key_type, 10000 * t + 500, 10000 * t + 1000);
@@ -211,8 +211,8 @@ TEST(ProbabilityGoesOnFromARestoredState) {
     std::unique_ptr<Table> other = AdmittingTable(key_type, spec);
     See(*table, TestKeys::Range(key_type, 0, 5000));
     AdmissionState state;
-    CHECK_OK(table->ExportAdmission(&state));
-    CHECK_OK(other->RestoreAdmission(state));
+    CHECK_OK(table->upkeep().ExportAdmission(&state));
+    CHECK_OK(other->upkeep().RestoreAdmission(state));
     const TestKeys keys = TestKeys::Range(key_type, 10000, 30000);
     for (int sight = 0; sight < 3; ++sight) {
       See(*table, keys);
@@ -236,7 +236,7 @@ TEST(AdmissionDoesNotDependOnThreads) {
       for (size_t way : {0, 1}) {
         const ScopedNumThreads scoped(way == 0 ? 1 : 4);
         std::unique_ptr<Table> table = AdmittingTable(key_type, spec);
-        table->SetClock(1);
+        table->upkeep().SetClock(1);
         std::mt19937_64 random(9);
         for (int round = 0; round < 12; ++round) {
           std::vector<int64_t> numbers(20000);
@@ -244,7 +244,7 @@ TEST(AdmissionDoesNotDependOnThreads) {
           See(*table, TestKeys(key_type, numbers));
         }
         contents.push_back(Contents(*table));
-        CHECK_OK(table->ExportAdmission(&states[way]));
+        CHECK_OK(table->upkeep().ExportAdmission(&states[way]));
       }
       size_t different = 0;
       for (const auto& [key, row] : contents[0]) different += !contents[1].contains(key);

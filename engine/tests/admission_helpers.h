@@ -45,8 +45,8 @@ inline std::unique_ptr<Table> AdmittingTable(KeyType key_type, const AdmissionSp
 // One training step with all the keys.
 inline void See(Table& table, const TestKeys& keys, NewKeys new_keys = NewKeys::kAdmit) {
   const std::vector<float> gradients(2 * keys.size(), 1.0f);
-  CHECK_OK(
-      table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, {}, {}, new_keys));
+  CHECK_OK(table.training().ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, {},
+                                           {}, new_keys));
 }
 
 // Which of the keys are in the table.

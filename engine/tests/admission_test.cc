@@ -56,7 +56,7 @@ TEST(KeysThatAFullTableRejectsKeepTheirCount) {
     for (uint32_t sight = 1; sight <= 3; ++sight) {
       See(*table, rare);
       AdmissionState state;
-      CHECK_OK(table->ExportAdmission(&state));
+      CHECK_OK(table->upkeep().ExportAdmission(&state));
       CHECK_EQ(state.seen.size(), 1u);
       CHECK_EQ(state.seen.empty() ? 0 : state.seen[0].count, sight);
     }
@@ -70,7 +70,7 @@ TEST(KeysThatAFullTableRejectsKeepTheirCount) {
     CHECK_EQ(There(*table, rare).Count(), 1u);
     CHECK_EQ(table->stats().waiting, 0u);
     RowMetadata metadata;
-    CHECK_OK(table->LookupMetadata(rare.batch(), &metadata, nullptr));
+    CHECK_OK(table->upkeep().LookupMetadata(rare.batch(), &metadata, nullptr));
     CHECK_EQ(metadata.count, 4u);
   }
 }
@@ -105,15 +105,19 @@ TEST(DuplicatesAreSeenOnce) {
          }},
         {"Accumulate",
          [&](Table& table) {
-           return table.Accumulate(keys.batch(), ones.data(), missing.data(), {}, NewKeys::kAdmit);
+           return table.training().Accumulate(keys.batch(), ones.data(), missing.data(), {},
+                                              NewKeys::kAdmit);
          }},
         {"AddToRows",
-         [&](Table& table) { return table.AddToRows(keys.batch(), ones.data(), nullptr); }},
+         [&](Table& table) {
+           return table.training().AddToRows(keys.batch(), ones.data(), nullptr);
+         }},
         {"ApplyGradients",
          [&](Table& table) {
-           return table.ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {});
+           return table.training().ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32,
+                                                  {});
          }},
-        {"Touch", [&](Table& table) { return table.Touch(keys.batch()); }}};
+        {"Touch", [&](Table& table) { return table.upkeep().Touch(keys.batch()); }}};
     for (const auto& [name, call] : calls) {
       for (const AdmissionSpec& spec : {MinCount(3), Bloom(3, 1000, 0.001)}) {
         std::unique_ptr<Table> table = AdmittingTable(key_type, spec);
@@ -154,7 +158,7 @@ TEST(NewKeysDecideWhoEnters) {
 
 TEST(AssignedMetadataIsThatOfKeysThatWereLetIn) {
   std::unique_ptr<Table> table = AdmittingTable(KeyType::kInt64, MinCount(3));
-  table->SetClock(100);
+  table->upkeep().SetClock(100);
   const TestKeys key(KeyType::kInt64, {1});
   const std::vector<float> values = {1, 2};
   const RowMetadata metadata{7, 40};
@@ -162,7 +166,7 @@ TEST(AssignedMetadataIsThatOfKeysThatWereLetIn) {
     CHECK_OK(table->Assign(key.batch(), values.data(), nullptr, &metadata, {}, NewKeys::kAdmit));
   }
   RowMetadata found;
-  CHECK_OK(table->LookupMetadata(key.batch(), &found, nullptr));
+  CHECK_OK(table->upkeep().LookupMetadata(key.batch(), &found, nullptr));
   CHECK_EQ(found.time, 7u);
   CHECK_EQ(found.count, 40u);
 }
@@ -172,7 +176,7 @@ TEST(KeysThatLeaveMustBeSeenAnew) {
     std::unique_ptr<Table> table = AdmittingTable(key_type, MinCount(2));
     const TestKeys keys = TestKeys::Range(key_type, 0, 100);
     for (uint32_t way = 0; way < 4; ++way) {
-      table->SetClock(10 + way);
+      table->upkeep().SetClock(10 + way);
       See(*table, keys);
       CHECK_EQ(table->size(), 0u);
       See(*table, keys);
@@ -182,8 +186,8 @@ TEST(KeysThatLeaveMustBeSeenAnew) {
       ExpiryRule rule;
       rule.written_before = 11 + way;
       if (way == 0) CHECK_OK(table->Remove(keys.batch(), &removed));
-      if (way == 1) CHECK_OK(table->Restrict(0, Ranking::kNewest, &gone));
-      if (way == 2) CHECK_OK(table->Expire(rule, &gone));
+      if (way == 1) CHECK_OK(table->upkeep().Restrict(0, Ranking::kNewest, &gone));
+      if (way == 2) CHECK_OK(table->upkeep().Expire(rule, &gone));
       if (way == 3) CHECK_OK(table->Clear());
       CHECK_EQ(table->size(), 0u);
     }
@@ -194,14 +198,14 @@ TEST(WaitingKeysExpireAndAreCleared) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = AdmittingTable(key_type, MinCount(3));
     for (uint32_t now = 1; now <= 10; ++now) {
-      table->SetClock(now);
+      table->upkeep().SetClock(now);
       See(*table, TestKeys::Range(key_type, 100 * now, 100 * now + 100));
     }
     See(*table, TestKeys::Range(key_type, 100, 150));  // Once more, at 10.
     ExpiryRule rule;
     rule.written_before = 4;
     uint64_t expired = 0;
-    CHECK_OK(table->Expire(rule, &expired));
+    CHECK_OK(table->upkeep().Expire(rule, &expired));
     CHECK_EQ(expired, 0u);
     CHECK_EQ(table->stats().waiting, 750u);
     CHECK(table->stats().admission_bytes > 0);
@@ -244,23 +248,23 @@ TEST(WaitingKeysAreSavedAndRestored) {
     };
     See(*even, TestKeys(key_type, numbers(0, 1000, 2)));
     See(*even, TestKeys(key_type, numbers(0, 500, 2)));
-    odd->SetClock(77);
+    odd->upkeep().SetClock(77);
     See(*odd, TestKeys(key_type, numbers(1, 1000, 2)));
     See(*both, TestKeys(key_type, numbers(5000, 6000, 1)));  // To be forgotten.
     AdmissionState state, more;
-    CHECK_OK(even->ExportAdmission(&state));
-    CHECK_OK(odd->ExportAdmission(&more));
+    CHECK_OK(even->upkeep().ExportAdmission(&state));
+    CHECK_OK(odd->upkeep().ExportAdmission(&more));
     state.int_keys.insert(state.int_keys.end(), more.int_keys.begin(), more.int_keys.end());
     state.string_keys.insert(state.string_keys.end(), more.string_keys.begin(),
                              more.string_keys.end());
     state.seen.insert(state.seen.end(), more.seen.begin(), more.seen.end());
-    CHECK_OK(both->RestoreAdmission(state));
+    CHECK_OK(both->upkeep().RestoreAdmission(state));
     CHECK_EQ(both->stats().waiting, 1000u);
     See(*both, TestKeys::Range(key_type, 0, 1000));
     CHECK_EQ(both->size(), 250u);
     See(*both, TestKeys::Range(key_type, 0, 1000));
     CHECK_EQ(both->size(), 1000u);
-    CHECK_OK(both->RestoreAdmission(AdmissionState()));
+    CHECK_OK(both->upkeep().RestoreAdmission(AdmissionState()));
     CHECK_EQ(both->stats().waiting, 0u);
   }
 }
@@ -274,44 +278,44 @@ TEST(StatesOfOtherAdmissionsAreRefused) {
   for (size_t i = 0; i < specs.size(); ++i) {
     tables.push_back(AdmittingTable(KeyType::kInt64, specs[i]));
     See(*tables[i], TestKeys::Range(KeyType::kInt64, 0, 500));
-    CHECK_OK(tables[i]->ExportAdmission(&states[i]));
+    CHECK_OK(tables[i]->upkeep().ExportAdmission(&states[i]));
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     for (size_t j = 0; j < specs.size(); ++j) {
       if (i == j) continue;
-      const Status status = tables[i]->RestoreAdmission(states[j]);
+      const Status status = tables[i]->upkeep().RestoreAdmission(states[j]);
       CHECK(status.code() == StatusCode::kInvalidArgument);
       if (status.ok()) {
         std::printf("  spec %zu took the state of spec %zu\n", i, j);
-        CHECK_OK(tables[i]->RestoreAdmission(states[i]));
+        CHECK_OK(tables[i]->upkeep().RestoreAdmission(states[i]));
       }
     }
     AdmissionState after;
-    CHECK_OK(tables[i]->ExportAdmission(&after));
+    CHECK_OK(tables[i]->upkeep().ExportAdmission(&after));
     CHECK(Same(states[i], after));
   }
   AdmissionState lacking = states[0];
   lacking.seen.pop_back();
-  CHECK(tables[0]->RestoreAdmission(lacking).code() == StatusCode::kInvalidArgument);
+  CHECK(tables[0]->upkeep().RestoreAdmission(lacking).code() == StatusCode::kInvalidArgument);
   std::unique_ptr<Table> strings = AdmittingTable(KeyType::kString, MinCount(3));
-  CHECK(strings->RestoreAdmission(states[0]).code() == StatusCode::kInvalidArgument);
+  CHECK(strings->upkeep().RestoreAdmission(states[0]).code() == StatusCode::kInvalidArgument);
   std::unique_ptr<Table> open = AdmittingTable(KeyType::kInt64, AdmissionSpec());
-  CHECK(open->RestoreAdmission(states[0]).code() == StatusCode::kInvalidArgument);
+  CHECK(open->upkeep().RestoreAdmission(states[0]).code() == StatusCode::kInvalidArgument);
 }
 
 TEST(CopyWithRuleTakesTheHistoryAlong) {
   for (KeyType key_type : kKeyTypes) {
     for (const AdmissionSpec& spec : {MinCount(3), Bloom(3, 5000, 0.01), Probability(0.5, 1)}) {
       std::unique_ptr<Table> table = AdmittingTable(key_type, spec), copy;
-      table->SetClock(1234);
+      table->upkeep().SetClock(1234);
       for (int64_t begin : {0, 500, 700, 800}) {
         See(*table, TestKeys::Range(key_type, begin, begin + 1000));
       }
       uint64_t evicted = 0;
-      CHECK_OK(table->Restrict(table->size() - 10, Ranking::kNewest, &evicted));
+      CHECK_OK(table->upkeep().Restrict(table->size() - 10, Ranking::kNewest, &evicted));
       const TableStats before = table->stats();
       AdmissionState state, copied, left;
-      CHECK_OK(table->ExportAdmission(&state));
+      CHECK_OK(table->upkeep().ExportAdmission(&state));
       RuleSpec adam;
       adam.kind = RuleKind::kAdam;
       CHECK_OK(table->CopyWithRule(adam, true, &copy));
@@ -323,11 +327,11 @@ TEST(CopyWithRuleTakesTheHistoryAlong) {
                &TableStats::admission_bytes}) {
         CHECK_EQ(after.*counter, before.*counter);
       }
-      CHECK_EQ(copy->clock(), 1234u);
-      CHECK_OK(copy->ExportAdmission(&copied));
+      CHECK_EQ(copy->upkeep().clock(), 1234u);
+      CHECK_OK(copy->upkeep().ExportAdmission(&copied));
       CHECK(Same(state, copied));
       // It is a copy: the table is as it was.
-      CHECK_OK(table->ExportAdmission(&left));
+      CHECK_OK(table->upkeep().ExportAdmission(&left));
       CHECK(Same(state, left));
       // Both go on in the same way.
       See(*table, TestKeys::Range(key_type, 0, 3000));

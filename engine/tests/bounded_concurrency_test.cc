@@ -103,9 +103,9 @@ class Crowd {
       case 1: {
         TestRows values(setting_.value_type, numbers.size(), kDim);
         Flags exists(numbers.size());
-        errors_ += !table_
-                        ->FindOrInsert(keys.batch(), {Defaults::kRowPerKey, rows.in()},
-                                       values.out(), exists.data(), scores)
+        errors_ += !table_->training()
+                        .FindOrInsert(keys.batch(), {Defaults::kRowPerKey, rows.in()}, values.out(),
+                                      exists.data(), scores)
                         .ok();
         written_ += numbers.size() - exists.Count();
         for (size_t i = 0; i < numbers.size(); ++i) errors_ += !IsWhole(values.Row(i), numbers[i]);
@@ -115,13 +115,15 @@ class Crowd {
         errors_ += random() % 10 == 0 && !table_->Shrink().ok();
         return;
       case 3:
-        errors_ += !table_->AssignExisting(keys.batch(), rows.in(), nullptr, nullptr, scores).ok();
+        errors_ += !table_->training()
+                        .AssignExisting(keys.batch(), rows.in(), nullptr, nullptr, scores)
+                        .ok();
         break;
       default:
-        errors_ += !table_
-                        ->AssignAndEvict(keys.batch(), rows.in(), nullptr, nullptr, scores, &batch,
-                                         nullptr)
-                        .ok();
+        errors_ +=
+            !table_->scores()
+                 .AssignAndEvict(keys.batch(), rows.in(), nullptr, nullptr, scores, &batch, nullptr)
+                 .ok();
         Check(batch);
     }
     written_ += numbers.size();
@@ -149,7 +151,7 @@ class Crowd {
     for (size_t i = 0; i < numbers.size(); ++i) {
       errors_ += exists[i] && !IsWhole(rows.Row(i), numbers[i]);
     }
-    errors_ += !table_->LookupScores(keys.batch(), scores.data(), exists.data()).ok();
+    errors_ += !table_->scores().Lookup(keys.batch(), scores.data(), exists.data()).ok();
     for (size_t i = 0; i < numbers.size(); ++i) {
       errors_ += scores[i] > kMaxScore || (!exists[i] && scores[i] != 0);
     }
@@ -163,7 +165,7 @@ class Crowd {
       Check(batch);
     }
     uint64_t count = 0;
-    errors_ += !table_->CountIfScore([](uint64_t) { return true; }, &count).ok();
+    errors_ += !table_->scores().CountIf([](uint64_t) { return true; }, &count).ok();
   }
 
   const Setting setting_;
@@ -201,10 +203,10 @@ TEST(BoundedEvictionsAreReportedOnce) {
           const TestKeys keys = TestKeys::Range(KeyType::kInt64, begin, begin + 500);
           const std::vector<int32_t> rows(500, 1);
           ExportBatch batch;
-          errors += !table
-                         ->AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch,
-                                          nullptr)
-                         .ok();
+          errors +=
+              !table->scores()
+                   .AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch, nullptr)
+                   .ok();
           errors += batch.int_keys.size() != batch.size || batch.scores.size() != batch.size;
           evicted += batch.size;
         }
@@ -249,9 +251,9 @@ TEST(BoundedUnderLargeBatches) {
             for (int64_t number : numbers) rows.insert(rows.end(), 2, static_cast<int32_t>(number));
             const TestKeys keys(key_type, numbers);
             ExportBatch batch;
-            errors += !table
-                           ->AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch,
-                                            nullptr)
+            errors += !table->scores()
+                           .AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch,
+                                           nullptr)
                            .ok();
             evicted += batch.size;
           }

@@ -82,7 +82,8 @@ class History {
         FindOrInsert(keys, rows, scores);
         break;
       case 7:
-        CHECK_OK(table_->AssignExisting(keys.batch(), rows.in(), nullptr, nullptr, scores));
+        CHECK_OK(
+            table_->training().AssignExisting(keys.batch(), rows.in(), nullptr, nullptr, scores));
         reference_.Write(keys, scores, [&](size_t i, const std::vector<int>* found) {
           return found ? std::optional(rows.Row(i)) : std::nullopt;
         });
@@ -106,8 +107,8 @@ class History {
   void Assign(const TestKeys& keys, const TestRows& rows, const Scores& scores) {
     ExportBatch evicted;
     Flags rejected(keys.size(), true);
-    CHECK_OK(table_->AssignAndEvict(keys.batch(), rows.in(), nullptr, nullptr, scores, &evicted,
-                                    rejected.data()));
+    CHECK_OK(table_->scores().AssignAndEvict(keys.batch(), rows.in(), nullptr, nullptr, scores,
+                                             &evicted, rejected.data()));
     reference_.Write(keys, scores,
                      [&](size_t i, const std::vector<int>*) { return std::optional(rows.Row(i)); });
     const Items items = ItemsOf(spec_, evicted);
@@ -124,7 +125,7 @@ class History {
   void Accumulate(const TestKeys& keys, const TestRows& deltas, const Scores& scores) {
     Flags exists(keys.size());
     for (size_t i = 0; i < keys.size(); ++i) exists.Set(i, Pick(2) == 0);
-    CHECK_OK(table_->Accumulate(keys.batch(), deltas.in(), exists.data(), scores));
+    CHECK_OK(table_->training().Accumulate(keys.batch(), deltas.in(), exists.data(), scores));
     reference_.Write(
         keys, scores,
         [&](size_t i, const std::vector<int>* found) -> std::optional<std::vector<int>> {
@@ -139,8 +140,8 @@ class History {
     UpdateParams params;
     params.learning_rate = 1;
     const uint64_t rejections = reference_.rejections;
-    CHECK_OK(
-        table_->ApplyGradients(keys.batch(), gradients.in(), spec_.value_type, params, scores));
+    CHECK_OK(table_->training().ApplyGradients(keys.batch(), gradients.in(), spec_.value_type,
+                                               params, scores));
     reference_.Write(keys, scores, [&](size_t i, const std::vector<int>* found) {
       std::vector<int> row = found ? *found : std::vector<int>(kDim, 0);
       for (size_t j = 0; j < kDim; ++j) row[j] -= gradients.Row(i)[j];
@@ -155,8 +156,8 @@ class History {
     TestRows values(spec_.value_type, n, kDim);
     Flags exists(n);
     const Items before = reference_.items;
-    CHECK_OK(table_->FindOrInsert(keys.batch(), {Defaults::kRowPerKey, defaults.in()}, values.out(),
-                                  exists.data(), scores));
+    CHECK_OK(table_->training().FindOrInsert(keys.batch(), {Defaults::kRowPerKey, defaults.in()},
+                                             values.out(), exists.data(), scores));
     reference_.Write(keys, scores, [&](size_t i, const std::vector<int>* found) {
       return std::optional(found ? *found : defaults.Row(i));
     });
@@ -182,7 +183,7 @@ class History {
   void AssignScores(const TestKeys& keys) {
     const size_t n = keys.size();
     for (uint64_t& score : given_) score = PickScore();
-    CHECK_OK(table_->AssignScores(keys.batch(), given_.data()));
+    CHECK_OK(table_->scores().Assign(keys.batch(), given_.data()));
     reference_.AdvancePast(given_);
     for (size_t i = 0; i < n; ++i) {
       const auto item = reference_.items.find(keys.Name(i));
@@ -190,7 +191,7 @@ class History {
     }
     std::vector<uint64_t> scores(n);
     Flags exists(n);
-    CHECK_OK(table_->LookupScores(keys.batch(), scores.data(), exists.data()));
+    CHECK_OK(table_->scores().Lookup(keys.batch(), scores.data(), exists.data()));
     for (size_t i = 0; i < n; ++i) {
       const auto item = reference_.items.find(keys.Name(i));
       CHECK_EQ(exists[i], item != reference_.items.end());
@@ -207,12 +208,12 @@ class History {
     }
     uint64_t count = 0, removed = 0;
     ExportBatch batch;
-    CHECK_OK(table_->CountIfScore(below, &count));
+    CHECK_OK(table_->scores().CountIf(below, &count));
     CHECK_EQ(count, expected.size());
-    CHECK_OK(table_->ExportIfScore(below, &batch));
+    CHECK_OK(table_->scores().ExportIf(below, &batch));
     CHECK(ItemsOf(spec_, batch) == expected);
     if (Pick(20) > 0) return;
-    CHECK_OK(table_->RemoveIfScore(below, &removed));
+    CHECK_OK(table_->scores().RemoveIf(below, &removed));
     CHECK_EQ(removed, expected.size());
     for (const auto& item : expected) reference_.items.erase(item.first);
   }
@@ -232,7 +233,7 @@ class History {
         break;
       case 3: {
         const uint32_t epoch = Pick(20) == 0 ? UINT32_MAX : static_cast<uint32_t>(Pick(5));
-        table_->SetEpoch(epoch);
+        table_->scores().SetEpoch(epoch);
         reference_.SetEpoch(epoch);
         break;
       }
@@ -242,7 +243,7 @@ class History {
         ExportBatch batch;
         CHECK_OK(copy->ExportAll(&batch));
         CHECK(ItemsOf(spec_, batch) == ItemsOf(spec_, ExportOf(*table_)));
-        CHECK_EQ(copy->epoch(), table_->epoch());
+        CHECK_EQ(copy->scores().epoch(), table_->scores().epoch());
         break;
       }
     }

@@ -15,13 +15,13 @@ TEST(EvictedRowsTakeEverythingWithThem) {
     spec.initializer.kind = InitializerKind::kOnes;
     spec.metadata = true;
     std::unique_ptr<Table> table = MakeTable(spec);
-    table->SetClock(7);
+    table->upkeep().SetClock(7);
     const TestKeys keys(key_type, {1, 2, 3});
     const float values[] = {1, 2, 3, 4, 5, 6}, slots[] = {10, 20, 30, 40, 50, 60};
     ExportBatch evicted;
     Flags rejected(3, true);
-    CHECK_OK(
-        table->AssignAndEvict(keys.batch(), values, slots, nullptr, {}, &evicted, rejected.data()));
+    CHECK_OK(table->scores().AssignAndEvict(keys.batch(), values, slots, nullptr, {}, &evicted,
+                                            rejected.data()));
     CHECK_EQ(rejected.Count(), 0u);
     CHECK_EQ(evicted.size, 1u);
     CHECK_EQ(key_type == KeyType::kInt64 ? std::to_string(evicted.int_keys.at(0))
@@ -39,10 +39,10 @@ TEST(EvictedRowsTakeEverythingWithThem) {
     // 1 - 10 * 3 / sqrt(0.5 + 9).
     const TestKeys again(key_type, {1});
     const float gradient[] = {3, 3};
-    CHECK_OK(table->ApplyGradients(again.batch(), gradient, ValueType::kFloat32,
-                                   {.learning_rate = 10, .epsilon = 0}));
+    CHECK_OK(table->training().ApplyGradients(again.batch(), gradient, ValueType::kFloat32,
+                                              {.learning_rate = 10, .epsilon = 0}));
     float row[2], slot[2];
-    CHECK_OK(table->LookupRows(again.batch(), row, slot));
+    CHECK_OK(table->Lookup(again.batch(), {}, row, nullptr, slot));
     CHECK_NEAR(row[0], 1 - 30 / std::sqrt(9.5), 1e-5);
     CHECK_NEAR(slot[1], 9.5, 1e-5);
     CHECK_EQ(table->stats().evictions, 2u);
@@ -127,8 +127,8 @@ TEST(FindOrInsertOfAnUnboundedTable) {
       const TestRows defaults = TestRows::Make(type, 1, 3, [](size_t, size_t) { return 9; });
       TestRows values(type, 3, 3);
       Flags exists(3);
-      CHECK_OK(
-          table->FindOrInsert(keys.batch(), {kind, defaults.in()}, values.out(), exists.data()));
+      CHECK_OK(table->training().FindOrInsert(keys.batch(), {kind, defaults.in()}, values.out(),
+                                              exists.data()));
       const int missing = kind == Defaults::kInitial ? 0 : Kept(type, 9);
       CHECK(values.Row(0) == std::vector<int>(3, 1));
       CHECK(values.Row(1) == std::vector<int>(3, missing));
@@ -143,7 +143,7 @@ TEST(FindOrInsertOfAnUnboundedTable) {
     CHECK_EQ(stats.hits, 4u);
     CHECK_EQ(stats.misses, 2u);
     CHECK_EQ(stats.updates, 0u);
-    CHECK_OK(table->AssignExisting(keys.batch(), TestRows::Make(type, 3, 3, One).in()));
+    CHECK_OK(table->training().AssignExisting(keys.batch(), TestRows::Make(type, 3, 3, One).in()));
     CHECK_EQ(table->size(), 5u);
     CHECK_EQ(table->stats().ignored, 2u);
   }

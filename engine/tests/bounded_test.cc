@@ -255,7 +255,7 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
       for (uint64_t round = 1; round <= 5; ++round) {
         CHECK(!exists);
         AssignNumbers(*table, fresh, One);
-        CHECK_OK(table->LookupScores(fresh.batch(), &score, &exists));
+        CHECK_OK(table->scores().Lookup(fresh.batch(), &score, &exists));
         CHECK_EQ(exists, remember && round == 5);
       }
       CHECK_EQ(score, remember ? 5u : 0u);
@@ -263,7 +263,7 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
       // Clear forgets.
       CHECK_OK(table->Clear());
       AssignNumbers(*table, fresh, One);
-      CHECK_OK(table->LookupScores(fresh.batch(), &score, &exists));
+      CHECK_OK(table->scores().Lookup(fresh.batch(), &score, &exists));
       CHECK_EQ(score, 1u);
     }
   }
@@ -272,12 +272,12 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
 TEST(ANewEpochOutlivesOldCounts) {
   std::unique_ptr<Table> table = MakeTable(BoundedSpec(EvictStrategy::kEpochLfu, 50));
   for (int round = 0; round < 9; ++round) AssignRange(*table, 0, 50);
-  table->SetEpoch(3);
-  CHECK_EQ(table->epoch(), 3u);
+  table->scores().SetEpoch(3);
+  CHECK_EQ(table->scores().epoch(), 3u);
   AssignRange(*table, 40, 80);
   CHECK_EQ(CountThere(*table, TestKeys::Range(KeyType::kInt64, 40, 80)), 40u);
   uint64_t of_epoch = 0;
-  CHECK_OK(table->CountIfScore([](uint64_t score) { return score >> 32 == 3; }, &of_epoch));
+  CHECK_OK(table->scores().CountIf([](uint64_t score) { return score >> 32 == 3; }, &of_epoch));
   CHECK_EQ(of_epoch, 40u);
 }
 
@@ -356,14 +356,14 @@ TEST(BoundedErrorsChangeNothing) {
   uint64_t count = 0;
   ExportBatch batch;
   CHECK(code(unbounded->Assign(keys.batch(), rows.data(), nullptr, nullptr, exact)) == invalid);
-  CHECK(code(unbounded->LookupScores(keys.batch(), numbers.data(), nullptr)) == invalid);
-  CHECK(code(unbounded->AssignScores(keys.batch(), numbers.data())) == invalid);
-  CHECK(code(unbounded->CountIfScore(all, &count)) == invalid);
-  CHECK(code(unbounded->RemoveIfScore(all, &count)) == invalid);
-  CHECK(code(unbounded->ExportIfScore(all, &batch)) == invalid);
+  CHECK(code(unbounded->scores().Lookup(keys.batch(), numbers.data(), nullptr)) == invalid);
+  CHECK(code(unbounded->scores().Assign(keys.batch(), numbers.data())) == invalid);
+  CHECK(code(unbounded->scores().CountIf(all, &count)) == invalid);
+  CHECK(code(unbounded->scores().RemoveIf(all, &count)) == invalid);
+  CHECK(code(unbounded->scores().ExportIf(all, &batch)) == invalid);
   CHECK_EQ(unbounded->size(), 0u);
-  CHECK_OK(
-      unbounded->AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {}, &batch, nullptr));
+  CHECK_OK(unbounded->scores().AssignAndEvict(keys.batch(), rows.data(), nullptr, nullptr, {},
+                                              &batch, nullptr));
   CHECK_EQ(batch.size, 0u);
   CHECK_EQ(unbounded->size(), 10u);
   CHECK_OK(unbounded->ExportAll(&batch));

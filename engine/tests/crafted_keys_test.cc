@@ -365,8 +365,8 @@ TEST(CraftedKeysOfOneBatchAreToldApart) {
   const std::vector<float> ones(keys.size(), 1.0f);
   UpdateParams params;
   params.learning_rate = 1;
-  CHECK_OK(table->ApplyGradients(KeyBatch(keys.data(), keys.size()), ones.data(),
-                                 ValueType::kFloat32, params));
+  CHECK_OK(table->training().ApplyGradients(KeyBatch(keys.data(), keys.size()), ones.data(),
+                                            ValueType::kFloat32, params));
   CHECK_EQ(table->size(), keys.size() / 2);
   for (const auto& [name, row] : Contents(*table)) CHECK_EQ(row.at(0), -2);
 }

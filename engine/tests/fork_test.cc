@@ -86,7 +86,7 @@ bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
   expect(table.Remove(keys.batch(), &removed));
   expect(table.Assign(keys.batch(), rows.in()));
   expect(table.Reserve(4 * static_cast<int64_t>(keys.size())));
-  expect(table.Restrict(keys.size() / 2, Ranking::kNewest, &count));
+  expect(table.upkeep().Restrict(keys.size() / 2, Ranking::kNewest, &count));
   expect(table.Shrink());
   std::unique_ptr<Table> copy;
   expect(table.CopyWithRule(RuleSpec(), true, &copy));

@@ -92,17 +92,17 @@ void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing
     // One string after the other is no news after a while.
     for (; point < kMaxFailurePoints; point += point < 50 ? 1 : 17) {
       std::unique_ptr<Table> table = MakeTable(spec);
-      table->SetClock(10);
+      table->upkeep().SetClock(10);
       fill(*table);
       const ContentsMap before = Contents(*table);
       AdmissionState state, state_after;
-      CHECK_OK(table->ExportAdmission(&state));
+      CHECK_OK(table->upkeep().ExportAdmission(&state));
       const Outcome outcome = CallWithFailure(pages, point, *table, call);
       if (!outcome.failed) break;
       if (outcome.status.ok()) continue;  // It did without.
       CHECK(outcome.status.code() == StatusCode::kOutOfMemory);
       CHECK(!outcome.status.message().empty());
-      CHECK_OK(table->ExportAdmission(&state_after));
+      CHECK_OK(table->upkeep().ExportAdmission(&state_after));
       changed += !(Contents(*table) == before && Same(state, state_after));
       CHECK_OK(call(*table));
       CheckUsable(*table);
@@ -118,7 +118,7 @@ void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing
 void FillTable(Table& table) {
   const KeyType key_type = table.spec().key_type;
   See(table, TestKeys::Range(key_type, 0, 1500), NewKeys::kInsert);
-  table.SetClock(20);
+  table.upkeep().SetClock(20);
   See(table, TestKeys::Range(key_type, 1000, 2000), NewKeys::kInsert);
   See(table, TestKeys::Range(key_type, 2000, 2600));
 }
@@ -153,7 +153,7 @@ TEST(OutOfMemoryInRestrict) {
     ForEachSpec([&](const TableSpec& spec) {
       FailEverywhere(spec, "Restrict", false, FillTable, [&](Table& table) {
         uint64_t evicted = 0;
-        return table.Restrict(100, ranking, &evicted);
+        return table.upkeep().Restrict(100, ranking, &evicted);
       });
     });
   }
@@ -165,7 +165,7 @@ TEST(OutOfMemoryInExpire) {
       uint64_t expired = 0;
       ExpiryRule rule;
       rule.written_before = 20;
-      return table.Expire(rule, &expired);
+      return table.upkeep().Expire(rule, &expired);
     });
   });
 }
@@ -176,11 +176,11 @@ TEST(OutOfMemoryInReadingCalls) {
     const KeyBatch batch = keys.batch();
     std::vector<RowMetadata> metadata(keys.size());
     FailEverywhere(spec, "LookupMetadata", true, FillTable, [&](Table& table) {
-      return table.LookupMetadata(batch, metadata.data(), nullptr);
+      return table.upkeep().LookupMetadata(batch, metadata.data(), nullptr);
     });
     FailEverywhere(spec, "ExportAdmission", true, FillTable, [](Table& table) {
       AdmissionState state;
-      return table.ExportAdmission(&state);
+      return table.upkeep().ExportAdmission(&state);
     });
   });
 }
@@ -190,9 +190,9 @@ TEST(OutOfMemoryInRestoreAdmission) {
     AdmissionState state;
     std::unique_ptr<Table> other = MakeTable(spec);
     See(*other, TestKeys::Range(spec.key_type, 9000, 10000));
-    CHECK_OK(other->ExportAdmission(&state));
+    CHECK_OK(other->upkeep().ExportAdmission(&state));
     FailEverywhere(spec, "RestoreAdmission", true, FillTable,
-                   [&](Table& table) { return table.RestoreAdmission(state); });
+                   [&](Table& table) { return table.upkeep().RestoreAdmission(state); });
   });
 }
 
@@ -218,10 +218,10 @@ TEST(OutOfMemoryInAdmission) {
     const KeyBatch batch = keys.batch();
     const std::vector<float> gradients(2 * keys.size(), 1.0f);
     FailEverywhere(spec, "ApplyGradients", false, FillTable, [&](Table& table) {
-      return table.ApplyGradients(batch, gradients.data(), ValueType::kFloat32, {});
+      return table.training().ApplyGradients(batch, gradients.data(), ValueType::kFloat32, {});
     });
     FailEverywhere(spec, "Touch", false, FillTable,
-                   [&](Table& table) { return table.Touch(batch); });
+                   [&](Table& table) { return table.upkeep().Touch(batch); });
   });
 }
 
@@ -273,7 +273,7 @@ TEST(OutOfMemoryInBoundedTables) {
     };
     FailEverywhere(spec, "RemoveIfScore", false, fill, [](Table& table) {
       uint64_t removed = 0;
-      return table.RemoveIfScore([](uint64_t score) { return score < 3000; }, &removed);
+      return table.scores().RemoveIf([](uint64_t score) { return score < 3000; }, &removed);
     });
     // Some find room, the others evict.
     const TestKeys keys = TestKeys::Range(key_type, 3600, 5000);

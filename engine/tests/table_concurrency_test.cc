@@ -205,8 +205,8 @@ TEST(ConcurrentUpdatesAreNotLost) {
       Flags exists(n, true);
       const TestKeys mine = keys;
       for (int round = 0; round < rounds; ++round) {
-        errors += !table->ApplyGradients(mine.batch(), minus.data(), type, params).ok();
-        errors += !table->Accumulate(mine.batch(), plus.data(), exists.data()).ok();
+        errors += !table->training().ApplyGradients(mine.batch(), minus.data(), type, params).ok();
+        errors += !table->training().Accumulate(mine.batch(), plus.data(), exists.data()).ok();
       }
     };
     // Growing, shrinking and scanning must not lose any either.
@@ -217,7 +217,7 @@ TEST(ConcurrentUpdatesAreNotLost) {
       errors += !table->Remove(others.batch(), &removed).ok();
       errors += !table->Shrink().ok();
       uint64_t count = 0;
-      errors += !table->CountIf([](const RowMetadata&) { return true; }, &count).ok();
+      errors += !table->upkeep().CountIf([](const RowMetadata&) { return true; }, &count).ok();
     };
     Run(std::vector<Work>(kThreads, train), {disturb});
     CHECK_EQ(errors.load(), 0);
@@ -300,12 +300,12 @@ TEST(RemoveIfDoesNotLoseAnUpdate) {
   std::unique_ptr<Table> table = MakeTable(spec);
   const TestKeys key(KeyType::kInt64, {5});
   const auto one = [](size_t, size_t) { return 1; };
-  table->SetClock(1);
+  table->upkeep().SetClock(1);
   AssignNumbers(*table, key, one);
-  table->SetClock(2);
+  table->upkeep().SetClock(2);
   std::thread writer;
   uint64_t removed = 0;
-  CHECK_OK(table->RemoveIf(
+  CHECK_OK(table->upkeep().RemoveIf(
       [&](const RowMetadata& metadata) {
         if (metadata.time == 1 && !writer.joinable()) {
           writer = std::thread([&] { AssignNumbers(*table, key, one); });

@@ -103,7 +103,7 @@ TEST(TableEmptyBatchesAreFine) {
     CHECK_OK(table->Remove(none, &removed));
     CHECK_EQ(removed, 0u);
     const bool adds = spec.value_type != ValueType::kString;
-    CHECK_EQ(table->Accumulate(none, nullptr, nullptr).ok(), adds);
+    CHECK_EQ(table->training().Accumulate(none, nullptr, nullptr).ok(), adds);
     CHECK_OK(table->Shrink());
     ExportCursor cursor;
     ExportBatch batch;
@@ -146,7 +146,7 @@ TEST(TableAccumulateFourCombinations) {
     Flags exists(8);
     for (size_t i : {0, 2, 4, 6, 7}) exists.Set(i, true);
     const TestRows deltas = TestRows::Make(type, 8, dim, [](size_t, size_t) { return 5; });
-    const Status status = table->Accumulate(keys.batch(), deltas.in(), exists.data());
+    const Status status = table->training().Accumulate(keys.batch(), deltas.in(), exists.data());
     ContentsMap expected;
     const int ten = Kept(type, 10), five = Kept(type, 5);
     const bool is_bool = type == ValueType::kBool;
@@ -208,7 +208,8 @@ TEST(TableGradientsOfEqualKeysAreSummedFirst) {
         CHECK_OK(table->Clear());
         const TestRows gradients = TestRows::Make(
             gradient_type, 3, 3, [](size_t i, size_t) { return std::vector<int>{1, 0, 3}[i]; });
-        CHECK_OK(table->ApplyGradients(keys.batch(), gradients.in(), gradient_type, params));
+        CHECK_OK(
+            table->training().ApplyGradients(keys.batch(), gradients.in(), gradient_type, params));
         const ContentsMap contents = Contents(*table);
         CHECK(contents.at(keys.Name(0)) == std::vector<int>(3, 1 - 8));
         CHECK(contents.at(keys.Name(1)) == std::vector<int>(3, 1));
@@ -239,8 +240,8 @@ TEST(TableResultsDoNotDependOnThreads) {
         const TestRows rows = TestRows::Make(compute, keys.size(), 3, Version(1));
         for (int step = 0; step < 3; ++step) {
           Flags exists(keys.size(), step > 0);
-          CHECK_OK(trains ? table->ApplyGradients(keys.batch(), rows.in(), compute, {})
-                          : table->Accumulate(keys.batch(), rows.in(), exists.data()));
+          CHECK_OK(trains ? table->training().ApplyGradients(keys.batch(), rows.in(), compute, {})
+                          : table->training().Accumulate(keys.batch(), rows.in(), exists.data()));
         }
         const size_t n = keys.size();
         std::vector<std::byte> values(n * 3 * SizeOf(type));
@@ -287,25 +288,25 @@ TEST(TableMetadataAndClock) {
     std::unique_ptr<Table> table = MakeTable(spec);
     const auto at = [&](uint32_t time, uint32_t count) {
       uint64_t rows = 0;
-      CHECK_OK(table->CountIf(
+      CHECK_OK(table->upkeep().CountIf(
           [=](const RowMetadata& m) { return m.time == time && m.count == count; }, &rows));
       return rows;
     };
-    table->SetClock(100);
-    CHECK_EQ(table->clock(), 100u);
+    table->upkeep().SetClock(100);
+    CHECK_EQ(table->upkeep().clock(), 100u);
     AssignNumbers(*table, TestKeys::Range(key_type, 0, 1000), Version(1));
     CHECK_EQ(at(100, 1), 1000u);
-    table->SetClock(200);
+    table->upkeep().SetClock(200);
     const std::vector<float> ones(4, 1.0f);
     // One step for each key, also for one that comes three times.
     const TestKeys keys(key_type, {1, 1, 2, 1});
-    CHECK_OK(table->ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {}));
+    CHECK_OK(table->training().ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {}));
     CHECK_EQ(at(200, 2), 2u);
     AssignNumbers(*table, keys, Version(2));
     CHECK_EQ(at(200, 5), 1u);
     CHECK_EQ(at(200, 3), 1u);
     Flags exists(4, true);
-    CHECK_OK(table->Accumulate(keys.batch(), ones.data(), exists.data()));
+    CHECK_OK(table->training().Accumulate(keys.batch(), ones.data(), exists.data()));
     CHECK_EQ(at(200, 8), 1u);
     // Given metadata is stored as it is, and the count stays at its maximum.
     const RowMetadata given{7, UINT32_MAX - 1};
@@ -317,12 +318,12 @@ TEST(TableMetadataAndClock) {
 
     ExportBatch selected;
     const auto recent = [](const RowMetadata& m) { return m.time >= 200; };
-    CHECK_OK(table->SelectIf(recent, &selected));
+    CHECK_OK(table->upkeep().SelectIf(recent, &selected));
     CHECK_EQ(selected.size, 3u);
     CHECK_EQ(selected.int_keys.size() + selected.string_keys.size(), 3u);
     CHECK(selected.values.empty() && selected.slots.empty() && selected.metadata.empty());
     uint64_t removed = 0;
-    CHECK_OK(table->RemoveIf([](const RowMetadata& m) { return m.time < 200; }, &removed));
+    CHECK_OK(table->upkeep().RemoveIf([](const RowMetadata& m) { return m.time < 200; }, &removed));
     CHECK_EQ(removed, 997u);
     CHECK_EQ(Contents(*table).size(), 3u);
   }
@@ -372,9 +373,9 @@ TEST(TableErrorsChangeNothing) {
     CHECK(code(table->Lookup(wrong.batch(), {}, out.out(), nullptr)) == wrong_type);
     CHECK(code(table->Contains(wrong.batch(), flags.data())) == wrong_type);
     CHECK(code(table->Remove(wrong.batch(), &removed)) == wrong_type);
-    CHECK(code(table->Accumulate(wrong.batch(), rows.in(), flags.data())) == wrong_type);
+    CHECK(code(table->training().Accumulate(wrong.batch(), rows.in(), flags.data())) == wrong_type);
     const auto apply = [&](ValueType type, const UpdateParams& params) {
-      return code(table->ApplyGradients(keys.batch(), rows.in(), type, params));
+      return code(table->training().ApplyGradients(keys.batch(), rows.in(), type, params));
     };
     for (ValueType type :
          {ValueType::kFloat64, ValueType::kFloat16, ValueType::kInt32, ValueType::kString}) {
@@ -384,9 +385,9 @@ TEST(TableErrorsChangeNothing) {
     CHECK(code(table->Reserve(-1)) == invalid);
     CHECK(code(table->Reserve(INT64_MAX)) == invalid);
     const auto all = [](const RowMetadata&) { return true; };
-    CHECK(code(table->CountIf(all, &count)) == invalid);  // The table has no metadata.
-    CHECK(code(table->RemoveIf(all, &count)) == invalid);
-    CHECK(code(table->SelectIf(all, &batch)) == invalid);
+    CHECK(code(table->upkeep().CountIf(all, &count)) == invalid);  // The table has no metadata.
+    CHECK(code(table->upkeep().RemoveIf(all, &count)) == invalid);
+    CHECK(code(table->upkeep().SelectIf(all, &batch)) == invalid);
     CHECK(Contents(*table) == before);
     CHECK(apply(ValueType::kFloat32, {}) == StatusCode::kOk);
 

@@ -119,7 +119,7 @@ void ForEveryPlainTable(const std::function<void(Table&)>& body) {
           spec.rule.kind = RuleKind::kAdam;
         }
         std::unique_ptr<Table> table = MakeTable(spec);
-        table->SetClock(7);
+        table->upkeep().SetClock(7);
         for (int begin = 0; begin < 3000; begin += 1000) {
           AssignNumbers(*table, TestKeys::Range(KeyType::kInt64, begin, begin + 1000),
                         [&](size_t i, size_t j) { return static_cast<int>((i + j) % 100); });

@@ -184,7 +184,8 @@ TEST(TableStringsOfOneHash) {
       const std::vector<float> ones(4 * all.size(), 1.0f);
       UpdateParams params;
       params.learning_rate = 1;
-      CHECK_OK(table->ApplyGradients(TestKeys(twice).batch(), ones.data(), type, params));
+      CHECK_OK(
+          table->training().ApplyGradients(TestKeys(twice).batch(), ones.data(), type, params));
       contents = Contents(*table);
       for (size_t i = 0; i < all.size(); ++i) CHECK_EQ(contents[all[i]][0], number(i, 0) - 2);
     }

@@ -27,14 +27,14 @@ class KeepModel {
     if (min_count > 0) spec.admission.kind = AdmissionKind::kMinCount;
     spec.admission.min_count = std::max(min_count, 1u);
     table_ = MakeTable(spec);
-    table_->SetClock(keys_.now);
+    table_->upkeep().SetClock(keys_.now);
   }
 
   void Run(int operations) {
     const int failures = FailureCount();
     // One wrong step makes all later ones wrong.
     for (int step = 0; step < operations && FailureCount() == failures; ++step) {
-      if (Pick(3) == 0) table_->SetClock(keys_.now += static_cast<uint32_t>(Pick(3)));
+      if (Pick(3) == 0) table_->upkeep().SetClock(keys_.now += static_cast<uint32_t>(Pick(3)));
       const char* what = Step();
       Compare();
       if (FailureCount() != failures) {
@@ -131,45 +131,46 @@ class KeepModel {
   void Accumulate(const Call& call) {
     Flags exists(call.numbers.size());
     for (size_t i = 0; i < call.numbers.size(); ++i) exists.Set(i, Pick(2) == 0);
-    CHECK_OK(table_->Accumulate(Keys(call.numbers).batch(), Rows(call).in(), exists.data(), {},
-                                call.new_keys));
+    CHECK_OK(table_->training().Accumulate(Keys(call.numbers).batch(), Rows(call).in(),
+                                           exists.data(), {}, call.new_keys));
     const Call through = keys_.Write(
         call, false, nullptr, &TableStats::ignored, [&](size_t i) { return exists[i]; },
         [&](size_t i) { return !exists[i]; });
     Flags some(through.places.size());
     for (size_t k = 0; k < through.places.size(); ++k) some.Set(k, exists[through.places[k]]);
-    CHECK_OK(plain_->Accumulate(Keys(through.numbers).batch(), Rows(through).in(), some.data()));
+    CHECK_OK(plain_->training().Accumulate(Keys(through.numbers).batch(), Rows(through).in(),
+                                           some.data()));
   }
 
   void AddToRows(const Call& call) {
     const bool with_slots = Pick(2) == 0;
     const std::vector<std::byte> slots = SlotsOf(call);
-    CHECK_OK(table_->AddToRows(Keys(call.numbers).batch(), Rows(call).in(),
-                               with_slots ? slots.data() : nullptr, {}, call.new_keys));
+    CHECK_OK(table_->training().AddToRows(Keys(call.numbers).batch(), Rows(call).in(),
+                                          with_slots ? slots.data() : nullptr, {}, call.new_keys));
     const Call through = keys_.Write(call, false);
     const std::vector<std::byte> some = SlotsOf(through);
-    CHECK_OK(plain_->AddToRows(Keys(through.numbers).batch(), Rows(through).in(),
-                               with_slots ? some.data() : nullptr));
+    CHECK_OK(plain_->training().AddToRows(Keys(through.numbers).batch(), Rows(through).in(),
+                                          with_slots ? some.data() : nullptr));
   }
 
   void ApplyGradients(const Call& call) {
     UpdateParams params;
     params.learning_rate = 0.5;
     params.step = 1 + Pick(10);
-    CHECK_OK(table_->ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_, params, {},
-                                    call.new_keys));
+    CHECK_OK(table_->training().ApplyGradients(Keys(call.numbers).batch(), Rows(call).in(), type_,
+                                               params, {}, call.new_keys));
     const Call through = keys_.Write(call, true);
-    CHECK_OK(
-        plain_->ApplyGradients(Keys(through.numbers).batch(), Rows(through).in(), type_, params));
+    CHECK_OK(plain_->training().ApplyGradients(Keys(through.numbers).batch(), Rows(through).in(),
+                                               type_, params));
   }
 
   void Touch(const Call& call) {
-    CHECK_OK(table_->Touch(Keys(call.numbers).batch(), call.new_keys));
+    CHECK_OK(table_->upkeep().Touch(Keys(call.numbers).batch(), call.new_keys));
     // New rows have what a lookup says of keys that are not there; others stay as they are.
     const TestKeys keys = Keys(keys_.Write(call, true).numbers);
     TestRows values(type_, keys.size(), kDim);
     std::vector<double> slots(keys.size() * plain_->slot_elements());
-    CHECK_OK(plain_->LookupRows(keys.batch(), values.out(), slots.data()));
+    CHECK_OK(plain_->Lookup(keys.batch(), {}, values.out(), nullptr, slots.data()));
     CHECK_OK(plain_->Assign(keys.batch(), values.in(), slots.empty() ? nullptr : slots.data()));
   }
 
@@ -194,7 +195,7 @@ class KeepModel {
     const TestKeys keys = Keys(call.numbers);
     std::vector<RowMetadata> metadata(keys.size(), RowMetadata{7, 7});
     Flags exists(keys.size(), true);
-    CHECK_OK(table_->LookupMetadata(keys.batch(), metadata.data(), exists.data()));
+    CHECK_OK(table_->upkeep().LookupMetadata(keys.batch(), metadata.data(), exists.data()));
     TestRows values(type_, keys.size(), kDim);
     CHECK_OK(table_->Lookup(keys.batch(), {}, values.out(), nullptr));
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -225,8 +226,8 @@ class KeepModel {
 
     const std::unique_ptr<Table> twin = Twin(*table_, random_());
     uint64_t evicted = 0, twin_evicted = 0;
-    CHECK_OK(table_->Restrict(keep, ranking, &evicted));
-    CHECK_OK(twin->Restrict(keep, ranking, &twin_evicted));
+    CHECK_OK(table_->upkeep().Restrict(keep, ranking, &evicted));
+    CHECK_OK(twin->upkeep().Restrict(keep, ranking, &twin_evicted));
     CHECK_EQ(evicted, gone);
     CHECK_EQ(twin_evicted, gone);
     const RowsMap left = RowsOf(*table_);
@@ -259,7 +260,7 @@ class KeepModel {
       if (late || (small && row.second >= rule.norm_writes)) old.push_back(key);
     }
     uint64_t expired = 0;
-    CHECK_OK(table_->Expire(rule, &expired));
+    CHECK_OK(table_->upkeep().Expire(rule, &expired));
     CHECK_EQ(expired, Drop(old));
     keys_.counters.expirations += expired;
     std::erase_if(keys_.waiting,
@@ -283,7 +284,7 @@ class KeepModel {
       const int bin = norm == 0 ? 0 : std::ilogb(norm) + 32;
       ++expected.norm[static_cast<size_t>(std::clamp(bin, 0, 63))];
     }
-    CHECK_OK(table_->Histograms(&found));
+    CHECK_OK(table_->upkeep().Histograms(&found));
     CHECK(found.age == expected.age);
     CHECK(found.writes == expected.writes);
     CHECK(found.norm == expected.norm);
@@ -305,14 +306,14 @@ class KeepModel {
         std::unique_ptr<Table> copy;
         CHECK_OK(table_->CopyWithRule(table_->spec().rule, true, &copy));
         table_ = std::move(copy);
-        CHECK_EQ(table_->clock(), keys_.now);
+        CHECK_EQ(table_->upkeep().clock(), keys_.now);
         return "CopyWithRule";
       }
       case 3: {
         const uint32_t before = keys_.now - static_cast<uint32_t>(Pick(20));
         uint64_t removed = 0;
-        CHECK_OK(
-            table_->RemoveIf([&](const RowMetadata& row) { return row.time < before; }, &removed));
+        CHECK_OK(table_->upkeep().RemoveIf(
+            [&](const RowMetadata& row) { return row.time < before; }, &removed));
         std::vector<int64_t> old;
         for (const auto& [key, row] : keys_.rows) {
           if (row.first < before) old.push_back(key);
@@ -324,8 +325,8 @@ class KeepModel {
       case 4:
       case 5: {
         AdmissionState state;
-        CHECK_OK(table_->ExportAdmission(&state));
-        CHECK_OK(table_->RestoreAdmission(state));
+        CHECK_OK(table_->upkeep().ExportAdmission(&state));
+        CHECK_OK(table_->upkeep().RestoreAdmission(state));
         return "RestoreAdmission";
       }
       default:
@@ -338,7 +339,7 @@ class KeepModel {
     CHECK(RowsOf(*table_) == RowsOf(*plain_));
     CHECK(MetadataOf(NumbersOf(batch.int_keys, batch.string_keys), batch.metadata) == keys_.rows);
     AdmissionState state;
-    CHECK_OK(table_->ExportAdmission(&state));
+    CHECK_OK(table_->upkeep().ExportAdmission(&state));
     CHECK(MetadataOf(NumbersOf(state.int_keys, state.string_keys), state.seen) == keys_.waiting);
 
     const TableStats stats = table_->stats();

@@ -98,11 +98,11 @@ TEST(OutOfMemoryInUpdates) {
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 50, 5000);
   const std::vector<float> ones(2 * keys.size(), 1.0f);
   FailEverywhere(spec, "ApplyGradients", [&](Table& table) {
-    return table.ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {});
+    return table.training().ApplyGradients(keys.batch(), ones.data(), ValueType::kFloat32, {});
   });
   Flags exists(keys.size());
   FailEverywhere(spec, "Accumulate", [&](Table& table) {
-    return table.Accumulate(keys.batch(), ones.data(), exists.data());
+    return table.training().Accumulate(keys.batch(), ones.data(), exists.data());
   });
 }
 
@@ -151,7 +151,7 @@ TEST(IgnoredKeysDoNotGrowTheTable) {
   const TestKeys absent = TestKeys::Range(KeyType::kInt64, 0, 100000);
   const std::vector<int32_t> values(absent.size(), 1);
   Flags exists(absent.size(), true);
-  CHECK_OK(table->Accumulate(absent.batch(), values.data(), exists.data()));
+  CHECK_OK(table->training().Accumulate(absent.batch(), values.data(), exists.data()));
   CHECK_EQ(table->size(), 0u);
   CHECK(table->stats().index_bytes < 64 << 10);
 }

@@ -75,7 +75,7 @@ class Model {
   void Accumulate(const TestKeys& keys, const TestRows& deltas) {
     Flags exists(keys.size());
     for (size_t i = 0; i < keys.size(); ++i) exists.Set(i, Pick(2) == 0);
-    CHECK_OK(table_->Accumulate(keys.batch(), deltas.in(), exists.data()));
+    CHECK_OK(table_->training().Accumulate(keys.batch(), deltas.in(), exists.data()));
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto row = rows_.find(keys.Name(i));
       if ((row != rows_.end()) != exists[i]) continue;
@@ -88,7 +88,7 @@ class Model {
   void ApplyGradients(const TestKeys& keys, const TestRows& gradients) {
     UpdateParams params;
     params.learning_rate = 1;
-    CHECK_OK(table_->ApplyGradients(keys.batch(), gradients.in(), type_, params));
+    CHECK_OK(table_->training().ApplyGradients(keys.batch(), gradients.in(), type_, params));
     for (size_t i = 0; i < keys.size(); ++i) {
       std::vector<int>& row = rows_.try_emplace(keys.Name(i), kDim, 0).first->second;
       const std::vector<int> gradient = gradients.Row(i);
@@ -260,7 +260,7 @@ void CheckNearlyAllNewKeys(KeyType key_type, bool metadata) {
     if (call % 2 == 0) {
       CHECK_OK(table->Assign(keys.batch(), given.in()));
     } else {
-      CHECK_OK(table->Accumulate(keys.batch(), given.in(), exists.data()));
+      CHECK_OK(table->training().Accumulate(keys.batch(), given.in(), exists.data()));
     }
     for (size_t i = 0; i < kCall; ++i) {
       const auto found = rows.find(keys.Name(i));

@@ -24,8 +24,8 @@ Status Train(Table& table, const TestKeys& keys, NewKeys new_keys) {
   const std::vector<float> gradients(kDim * keys.size(), -1.0f);
   UpdateParams params;
   params.learning_rate = 1;
-  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, params, {},
-                              new_keys);
+  return table.training().ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32,
+                                         params, {}, new_keys);
 }
 
 int64_t TornRows(Table& table, const TestKeys& keys) {
@@ -48,7 +48,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
     for (const AdmissionSpec& spec :
          {AdmissionSpec(), MinCount(2), Bloom(2, kKeys, 0.01), Probability(0.5, 1)}) {
       std::unique_ptr<Table> table = MakeTable(Spec(key_type, spec));
-      table->SetClock(1);
+      table->upkeep().SetClock(1);
       Errors errors{0};
       std::atomic<uint64_t> evicted{0}, expired{0}, removed{0}, runs{0};
       std::atomic<uint32_t> now{1};
@@ -61,10 +61,10 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
         return [&, seed] {
           std::mt19937_64 random(seed);
           for (int step = 0; step < 150 * kScale; ++step) {
-            if (seed == 1) table->SetClock(++now);
+            if (seed == 1) table->upkeep().SetClock(++now);
             const TestKeys keys = keys_of(random);
             errors += !Train(*table, keys, NewKeys::kAdmit).ok();
-            if (step % 10 == 0) errors += !table->Touch(keys.batch()).ok();
+            if (step % 10 == 0) errors += !table->upkeep().Touch(keys.batch()).ok();
             if (step % 7 != 0) continue;
             size_t count = 0;
             errors += !table->Remove(keys_of(random).batch(), &count).ok();
@@ -77,7 +77,8 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
         errors += TornRows(*table, keys);
         std::vector<RowMetadata> metadata(keys.size());
         Flags exists(keys.size());
-        errors += !table->LookupMetadata(keys.batch(), metadata.data(), exists.data()).ok();
+        errors +=
+            !table->upkeep().LookupMetadata(keys.batch(), metadata.data(), exists.data()).ok();
         for (size_t i = 0; i < keys.size(); ++i) {
           errors += exists[i] != (metadata[i].count > 0);
           errors += metadata[i].time > now;
@@ -86,7 +87,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
       const auto restrict = [&, random = std::mt19937_64(8)]() mutable {
         uint64_t count = 0;
         const Ranking ranking = random() % 2 ? Ranking::kNewest : Ranking::kMostFrequent;
-        errors += !table->Restrict(random() % kKeys, ranking, &count).ok();
+        errors += !table->upkeep().Restrict(random() % kKeys, ranking, &count).ok();
         evicted += count;
         ++runs;
       };
@@ -97,10 +98,10 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
         rule.written_before = before > 5 ? before - 5 : 0;
         rule.norm_below = 5;
         rule.norm_writes = 3;
-        errors += !table->Expire(rule, &count).ok();
+        errors += !table->upkeep().Expire(rule, &count).ok();
         expired += count;
         RowHistograms histograms;
-        errors += !table->Histograms(&histograms).ok();
+        errors += !table->upkeep().Histograms(&histograms).ok();
         const auto sum = [](const auto& bins) {
           return std::accumulate(bins.begin(), bins.end(), uint64_t{0});
         };
@@ -108,7 +109,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
         errors += sum(histograms.age) != sum(histograms.writes);
         errors += sum(histograms.age) > kKeys;
         AdmissionState state;
-        errors += !table->ExportAdmission(&state).ok();
+        errors += !table->upkeep().ExportAdmission(&state).ok();
         errors += table->stats().waiting > static_cast<uint64_t>(kKeys);
       };
       Run({train(1), train(2)}, {read, restrict, expire});
@@ -121,7 +122,7 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
       CheckCounters(*table);
       // Now that nobody writes, it is exact.
       uint64_t count = 0;
-      CHECK_OK(table->Restrict(10, Ranking::kNewest, &count));
+      CHECK_OK(table->upkeep().Restrict(10, Ranking::kNewest, &count));
       CHECK_EQ(table->size(), std::min<uint64_t>(stats.size, 10));
       // Keys that are trained after the last restriction are there.
       const TestKeys all = TestKeys::Range(key_type, 0, kKeys);
@@ -139,7 +140,7 @@ TEST(ConcurrentRestrictTakesNoFreshRow) {
     std::unique_ptr<Table> table = MakeTable(Spec(key_type, AdmissionSpec()));
     const TestKeys kept = TestKeys::Range(key_type, 0, 40);
     std::atomic<uint32_t> now{1000};
-    table->SetClock(now);
+    table->upkeep().SetClock(now);
     CHECK_OK(Train(*table, kept, NewKeys::kInsert));
     const int steps = 300 * kScale;
     Errors errors{0};
@@ -154,7 +155,7 @@ TEST(ConcurrentRestrictTakesNoFreshRow) {
       const std::vector<RowMetadata> old(others.size(), {5, 5});
       errors += !table->Assign(others.batch(), values.data(), nullptr, old.data()).ok();
       uint64_t count = 0;
-      errors += !table->Restrict(40, Ranking::kNewest, &count).ok();
+      errors += !table->upkeep().Restrict(40, Ranking::kNewest, &count).ok();
       errors += count != others.size();
     };
     Run({train, train}, {restrict});

@@ -46,7 +46,7 @@ TEST(RestrictOfEqualRowsDependsOnKeysOnly) {
         if (way == 1) std::reverse(numbers.begin(), numbers.end());
         if (way == 2) std::shuffle(numbers.begin(), numbers.end(), std::mt19937_64(5));
         std::unique_ptr<Table> table = MakeTable(WithMetadata(key_type, ValueType::kInt32, 1));
-        table->SetClock(50);
+        table->upkeep().SetClock(50);
         if (way == 3) CHECK_OK(table->Reserve(200000));
         for (size_t begin = 0; begin < n; begin += 10000) {
           AssignWith(*table,
@@ -58,7 +58,7 @@ TEST(RestrictOfEqualRowsDependsOnKeysOnly) {
         for (uint64_t keep : {n, n - 1, size_t{12345}, size_t{12344}, size_t{3}, size_t{0}}) {
           uint64_t evicted = 0;
           const uint64_t before = table->size();
-          CHECK_OK(table->Restrict(keep, ranking, &evicted));
+          CHECK_OK(table->upkeep().Restrict(keep, ranking, &evicted));
           CHECK_EQ(table->size(), keep);
           CHECK_EQ(evicted, before - keep);
           if (keep == 12345) kept.back() = KeysOf(*table);
@@ -94,7 +94,7 @@ TEST(RestrictOfManyRowsLeavesTheBest) {
       std::sort(sorted.begin(), sorted.end());
       for (size_t keep : {n - n / 7, n / 2, n / 100, size_t{1}}) {
         uint64_t evicted = 0;
-        CHECK_OK(table->Restrict(keep, ranking, &evicted));
+        CHECK_OK(table->upkeep().Restrict(keep, ranking, &evicted));
         CHECK_EQ(table->size(), keep);
         const uint64_t last_gone = sorted[n - keep - 1];
         Flags exists(n);
@@ -123,7 +123,7 @@ TEST(RestrictOfRowsAtTheEndOfTheRange) {
       }
       AssignWith(*table, numbers, metadata);
       uint64_t evicted = 0;
-      CHECK_OK(table->Restrict(keep, ranking, &evicted));
+      CHECK_OK(table->upkeep().Restrict(keep, ranking, &evicted));
       CHECK_EQ(evicted, 100 - keep);
       CHECK_EQ(table->size(), keep);
       for (int64_t key : KeysOf(*table)) CHECK(key >= 50);
@@ -135,7 +135,7 @@ TEST(RestrictOfAnEmptyTable) {
   std::unique_ptr<Table> table = MakeTable(WithMetadata(KeyType::kString, ValueType::kString, 1));
   for (uint64_t keep : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
     uint64_t evicted = 7;
-    CHECK_OK(table->Restrict(keep, Ranking::kNewest, &evicted));
+    CHECK_OK(table->upkeep().Restrict(keep, Ranking::kNewest, &evicted));
     CHECK_EQ(evicted, 0u);
   }
 }
@@ -148,9 +148,9 @@ TEST(EvictedKeysAreCounted) {
                    some = TestKeys::Range(key_type, 90, 120);
     AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
     size_t evicted = 0, removed = 0;
-    CHECK_OK(table->Evict(some.batch(), &evicted));
+    CHECK_OK(table->upkeep().Evict(some.batch(), &evicted));
     CHECK_EQ(evicted, 10u);
-    CHECK_OK(table->Evict(some.batch(), &evicted));
+    CHECK_OK(table->upkeep().Evict(some.batch(), &evicted));
     CHECK_EQ(evicted, 0u);
     CHECK_OK(table->Remove(keys.batch(), &removed));
     CHECK_EQ(removed, 90u);
@@ -172,9 +172,9 @@ TEST(WhatNeedsMetadataSaysSo) {
   by_time.written_before = 5;
   by_trained_norm.norm_below = 100;
   for (const Status& status :
-       {table->Restrict(0, Ranking::kNewest, &count), table->Touch(keys.batch()),
-        table->LookupMetadata(keys.batch(), &metadata, nullptr), table->Expire(by_time, &count),
-        table->Expire(by_trained_norm, &count)}) {
+       {table->upkeep().Restrict(0, Ranking::kNewest, &count), table->upkeep().Touch(keys.batch()),
+        table->upkeep().LookupMetadata(keys.batch(), &metadata, nullptr),
+        table->upkeep().Expire(by_time, &count), table->upkeep().Expire(by_trained_norm, &count)}) {
     CHECK(status.code() == StatusCode::kInvalidArgument);
     CHECK(status.message().find("metadata, received") != std::string::npos);
   }
@@ -190,7 +190,7 @@ TEST(ExpireByNormNeedsFloatingValues) {
     rule.norm_below = 100;
     rule.written_before = UINT32_MAX;
     uint64_t expired = 0;
-    const Status status = table->Expire(rule, &expired);
+    const Status status = table->upkeep().Expire(rule, &expired);
     CHECK(!status.ok());
     CHECK(status.message().find(NameOf(type)) != std::string::npos);
     CHECK_EQ(table->size(), 1u);
@@ -209,7 +209,7 @@ TEST(ExpireByNormAloneNeedsNoMetadata) {
     for (double below : {0.0, 1e-3, 5.0, 5.001, 44.9}) {
       rule.norm_below = below;
       uint64_t expired = 0;
-      CHECK_OK(table->Expire(rule, &expired));
+      CHECK_OK(table->upkeep().Expire(rule, &expired));
       size_t left = 0;
       for (int i = 0; i < 10; ++i) left += !(5 * i < below);
       CHECK_EQ(table->size(), left);
@@ -226,13 +226,13 @@ TEST(NormsThatAreNoNumbers) {
       std::nanf(""), 0, std::numeric_limits<float>::infinity(), 1, 0, 0, 1e30f, 0, 1e-30f, 0};
   CHECK_OK(table->Assign(TestKeys::Range(KeyType::kInt64, 0, 5).batch(), values.data()));
   RowHistograms histograms;
-  CHECK_OK(table->Histograms(&histograms));
+  CHECK_OK(table->upkeep().Histograms(&histograms));
   CHECK_EQ(histograms.norm[0], 2u);
   CHECK_EQ(histograms.norm[63], 3u);
   ExpiryRule rule;
   rule.norm_below = 1e20;
   uint64_t expired = 0;
-  CHECK_OK(table->Expire(rule, &expired));
+  CHECK_OK(table->upkeep().Expire(rule, &expired));
   CHECK((KeysOf(*table) == std::set<int64_t>{0, 1, 3}));
 }
 
@@ -251,12 +251,12 @@ TEST(HistogramBinsDouble) {
   };
   const TestKeys key(KeyType::kInt64, {1});
   constexpr uint32_t kNow = 4000000000u;
-  table->SetClock(kNow);
+  table->upkeep().SetClock(kNow);
   const auto check = [&](float value, uint32_t number, size_t norm_bin, size_t number_bin) {
     const RowMetadata metadata{kNow - number, number};
     CHECK_OK(table->Assign(key.batch(), &value, nullptr, &metadata));
     RowHistograms histograms;
-    CHECK_OK(table->Histograms(&histograms));
+    CHECK_OK(table->upkeep().Histograms(&histograms));
     CHECK_EQ(only(histograms.age), number_bin);
     CHECK_EQ(only(histograms.writes), number_bin);
     CHECK_EQ(only(histograms.norm), norm_bin);
@@ -274,9 +274,9 @@ TEST(HistogramBinsDouble) {
   const RowMetadata later{kNow, 1};
   const float one = 1;
   CHECK_OK(table->Assign(key.batch(), &one, nullptr, &later));
-  table->SetClock(kNow - 5);
+  table->upkeep().SetClock(kNow - 5);
   RowHistograms histograms;
-  CHECK_OK(table->Histograms(&histograms));
+  CHECK_OK(table->upkeep().Histograms(&histograms));
   CHECK_EQ(only(histograms.age), 0u);
 }
 
@@ -286,13 +286,13 @@ TEST(HistogramsOfWhatTheTableHas) {
   std::unique_ptr<Table> bare = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat64, 1));
   AssignNumbers(*bare, TestKeys::Range(KeyType::kInt64, 0, 20000),
                 [](size_t, size_t) { return 1; });
-  CHECK_OK(bare->Histograms(&histograms));
+  CHECK_OK(bare->upkeep().Histograms(&histograms));
   CHECK(histograms.age == RowHistograms().age);
   CHECK(histograms.writes == RowHistograms().writes);
   CHECK_EQ(histograms.norm[32], 20000u);
   std::unique_ptr<Table> whole = MakeTable(WithMetadata(KeyType::kInt64, ValueType::kString, 1));
   AssignNumbers(*whole, TestKeys::Range(KeyType::kInt64, 0, 50), [](size_t, size_t) { return 1; });
-  CHECK_OK(whole->Histograms(&histograms));
+  CHECK_OK(whole->upkeep().Histograms(&histograms));
   CHECK_EQ(histograms.writes[1], 50u);
   CHECK(histograms.norm == RowHistograms().norm);
 }
@@ -306,10 +306,12 @@ TEST(CountsStayAtTheirMaximum) {
   const std::vector<float> zeros(2);
   RowMetadata metadata;
   for (int round = 0; round < 3; ++round) {
-    CHECK_OK(table->Touch(twice.batch()));
-    CHECK_OK(table->ApplyGradients(twice.batch(), zeros.data(), ValueType::kFloat32, {}));
+    CHECK_OK(table->upkeep().Touch(twice.batch()));
+    CHECK_OK(
+        table->training().ApplyGradients(twice.batch(), zeros.data(), ValueType::kFloat32, {}));
     CHECK_OK(table->Assign(twice.batch(), zeros.data()));
-    CHECK_OK(table->LookupMetadata(TestKeys(KeyType::kInt64, {1}).batch(), &metadata, nullptr));
+    CHECK_OK(
+        table->upkeep().LookupMetadata(TestKeys(KeyType::kInt64, {1}).batch(), &metadata, nullptr));
     CHECK_EQ(metadata.count, UINT32_MAX);
   }
 }
@@ -317,14 +319,14 @@ TEST(CountsStayAtTheirMaximum) {
 // There is no initial value of strings that a key could get.
 TEST(TouchLetsNoKeyIntoATableOfStrings) {
   std::unique_ptr<Table> table = MakeTable(WithMetadata(KeyType::kString, ValueType::kString, 2));
-  table->SetClock(5);
+  table->upkeep().SetClock(5);
   AssignNumbers(*table, TestKeys(KeyType::kString, {1}), [](size_t, size_t) { return 3; });
-  table->SetClock(9);
+  table->upkeep().SetClock(9);
   const TestKeys keys(KeyType::kString, {1, 2, 1});
-  CHECK_OK(table->Touch(keys.batch(), NewKeys::kInsert));
+  CHECK_OK(table->upkeep().Touch(keys.batch(), NewKeys::kInsert));
   CHECK((KeysOf(*table) == std::set<int64_t>{1}));
   std::vector<RowMetadata> metadata(3);
-  CHECK_OK(table->LookupMetadata(keys.batch(), metadata.data(), nullptr));
+  CHECK_OK(table->upkeep().LookupMetadata(keys.batch(), metadata.data(), nullptr));
   CHECK_EQ(metadata[0].time, 9u);
   CHECK_EQ(metadata[0].count, 2u);
   CHECK_EQ(metadata[1].count, 0u);
@@ -337,15 +339,15 @@ TEST(EvictedRowsAreUsedAgain) {
     std::unique_ptr<Table> table = MakeTable(WithMetadata(key_type, ValueType::kString, 2));
     uint64_t row_bytes = 0, evicted = 0;
     for (int64_t round = 0; round < 10; ++round) {
-      table->SetClock(static_cast<uint32_t>(round + 1));
+      table->upkeep().SetClock(static_cast<uint32_t>(round + 1));
       const TestKeys keys = TestKeys::Range(key_type, round * 5000, round * 5000 + 10000);
       AssignNumbers(*table, keys, [](size_t i, size_t) { return static_cast<int>(i % 100); });
       if (round % 2 == 0) {
-        CHECK_OK(table->Restrict(10000, Ranking::kNewest, &evicted));
+        CHECK_OK(table->upkeep().Restrict(10000, Ranking::kNewest, &evicted));
       } else {
         ExpiryRule rule;
         rule.written_before = static_cast<uint32_t>(round + 1);
-        CHECK_OK(table->Expire(rule, &evicted));
+        CHECK_OK(table->upkeep().Expire(rule, &evicted));
       }
       CHECK_EQ(evicted, round == 0 ? 0u : 5000u);
       CHECK_EQ(table->size(), 10000u);

@@ -20,7 +20,7 @@ struct Rows {
 Rows LookupRows(Table& table, const TestKeys& keys) {
   Rows rows{std::vector<float>(keys.size() * static_cast<size_t>(table.spec().dim)),
             std::vector<float>(keys.size() * table.slot_elements())};
-  CHECK_OK(table.LookupRows(keys.batch(), rows.values.data(), rows.slots.data()));
+  CHECK_OK(table.Lookup(keys.batch(), {}, rows.values.data(), nullptr, rows.slots.data()));
   return rows;
 }
 
@@ -45,9 +45,9 @@ TEST(CustomSlotsAreReadAndWrittenByTheCaller) {
     CHECK(both.slots == std::vector<float>({0.5, 0.5, 7, 5, 6, 8}));
 
     std::vector<float> gradient(2);
-    CHECK(table
-              ->ApplyGradients(TestKeys(key_type, {2}).batch(), gradient.data(),
-                               ValueType::kFloat32, {})
+    CHECK(table->training()
+              .ApplyGradients(TestKeys(key_type, {2}).batch(), gradient.data(), ValueType::kFloat32,
+                              {})
               .code() == StatusCode::kInvalidArgument);
   }
 }
@@ -102,7 +102,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     spec.metadata = true;
     spec.rule = CustomRule({{"a"}, {"momentum"}, {"velocity", true}});
     std::unique_ptr<Table> table = MakeTable(spec);
-    table->SetClock(77);
+    table->upkeep().SetClock(77);
     const size_t n = 40000;
     const TestKeys keys = TestKeys::Range(key_type, 0, static_cast<int64_t>(n));
     std::vector<float> values(n * 2), slots(n * 5);
@@ -125,7 +125,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
       CHECK_EQ(rows.slots[i * 4 + 2], 0.0f);
     }
     uint64_t old = 0;
-    CHECK_OK(copy->CountIf([](const RowMetadata& row) { return row.time == 77; }, &old));
+    CHECK_OK(copy->upkeep().CountIf([](const RowMetadata& row) { return row.time == 77; }, &old));
     CHECK_EQ(old, n);
 
     CHECK_OK(table->CopyWithRule(spec.rule, false, &copy));

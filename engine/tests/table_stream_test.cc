@@ -55,7 +55,7 @@ class LargeTable {
       std::vector<int64_t> keys(n);
       for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(begin + i);
       std::vector<float> values(n * dim_), slots(n * table_->slot_elements());
-      CHECK_OK(table_->LookupRows(KeyBatch(keys.data(), n), values.data(), slots.data()));
+      CHECK_OK(table_->Lookup(KeyBatch(keys.data(), n), {}, values.data(), nullptr, slots.data()));
       for (size_t i = 0; i < n; ++i) {
         const float* row = values.data() + i * dim_;
         wrong += std::count(row, row + dim_, written_[begin + i]) != static_cast<ptrdiff_t>(dim_);
@@ -186,12 +186,13 @@ TEST(LargeTablesKeepSlotsAndMetadata) {
   std::fill_n(values.begin(), kSome * kDim, 3.0f);
   std::fill_n(slots.begin(), kSome * kDim, 4.0f);
   CHECK_OK(table->Assign(KeyBatch(keys.data(), kSome), values.data(), slots.data()));
-  CHECK_OK(table->LookupRows(KeyBatch(keys.data(), kSome), values.data(), slots.data()));
+  CHECK_OK(table->Lookup(KeyBatch(keys.data(), kSome), {}, values.data(), nullptr, slots.data()));
   CHECK_EQ(std::count(values.begin(), values.begin() + kSome * kDim, 3.0f), kSome * kDim);
   CHECK_EQ(std::count(slots.begin(), slots.begin() + kSome * kDim, 4.0f), kSome * kDim);
   std::vector<RowMetadata> metadata(kKeys);
   Flags exists(kKeys);
-  CHECK_OK(table->LookupMetadata(KeyBatch(keys.data(), kKeys), metadata.data(), exists.data()));
+  CHECK_OK(
+      table->upkeep().LookupMetadata(KeyBatch(keys.data(), kKeys), metadata.data(), exists.data()));
   const auto writes = [&](uint32_t count) {
     return std::count_if(metadata.begin(), metadata.end(),
                          [=](const RowMetadata& m) { return m.count == count; });

@@ -28,7 +28,7 @@ TableSpec Spec(KeyType key_type, bool bounded) {
 
 std::unique_ptr<Table> Filled(const TableSpec& spec) {
   std::unique_ptr<Table> table = MakeTable(spec);
-  table->SetClock(7);
+  table->upkeep().SetClock(7);
   AssignNumbers(*table, TestKeys::Range(spec.key_type, 0, kKeys),
                 [](size_t i, size_t j) { return static_cast<int>((i + j) % 80); });
   return table;
@@ -80,7 +80,8 @@ Status LookUp(Table& table, int64_t begin, int64_t end) {
 Status Train(Table& table, int64_t begin, int64_t end) {
   const TestKeys keys = TestKeys::Range(table.spec().key_type, begin, end);
   const std::vector<float> gradients(keys.size() * kDim, 1.0f);
-  return table.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, UpdateParams());
+  return table.training().ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32,
+                                         UpdateParams());
 }
 
 TEST(TierFaultsInReads) {
@@ -94,7 +95,7 @@ TEST(TierFaultsInReads) {
     });
     FailEverywhere(spec, IoKind::kRead, [](Table& table) {
       RowHistograms histograms;
-      return table.Histograms(&histograms);
+      return table.upkeep().Histograms(&histograms);
     });
     FailEverywhere(spec, IoKind::kRead, [](Table& table) {
       std::unique_ptr<Table> copy;
@@ -109,16 +110,16 @@ TEST(TieredMetadataReadNoFile) {
     const std::unique_ptr<Table> table = Filled(Spec(key_type, key_type == KeyType::kString));
     FailIoForTesting(IoKind::kRead, 0);
     uint64_t count = 0;
-    CHECK_OK(
-        table->CountIf([](const RowMetadata& metadata) { return metadata.time == 7; }, &count));
+    CHECK_OK(table->upkeep().CountIf([](const RowMetadata& metadata) { return metadata.time == 7; },
+                                     &count));
     CHECK_EQ(count, uint64_t{kKeys});
     const TestKeys keys = TestKeys::Range(key_type, 0, kKeys);
     std::vector<RowMetadata> metadata(keys.size());
-    CHECK_OK(table->LookupMetadata(keys.batch(), metadata.data(), nullptr));
+    CHECK_OK(table->upkeep().LookupMetadata(keys.batch(), metadata.data(), nullptr));
     for (const RowMetadata& each : metadata) CHECK(each.time == 7 && each.count == 1);
-    CHECK_OK(table->Restrict(kKeys / 2, Ranking::kNewest, &count));
+    CHECK_OK(table->upkeep().Restrict(kKeys / 2, Ranking::kNewest, &count));
     CHECK_EQ(count, uint64_t{kKeys - kKeys / 2});
-    CHECK_OK(table->Expire({.written_before = 8}, &count));
+    CHECK_OK(table->upkeep().Expire({.written_before = 8}, &count));
     CHECK_EQ(count, uint64_t{kKeys / 2});
     CHECK_EQ(table->size(), uint64_t{0});
     EndFaults();
@@ -131,10 +132,10 @@ TEST(TieredHistogramsReadNoFileInVain) {
   spec.metadata = true;
   spec.tiers.fast_bytes = 1;
   const std::unique_ptr<Table> table = Filled(spec);
-  table->SetClock(8);
+  table->upkeep().SetClock(8);
   FailIoForTesting(IoKind::kRead, 0);
   RowHistograms histograms;
-  CHECK_OK(table->Histograms(&histograms));
+  CHECK_OK(table->upkeep().Histograms(&histograms));
   EndFaults();
   CHECK_EQ(histograms.age[1], uint64_t{kKeys});
   CHECK_EQ(histograms.writes[1], uint64_t{kKeys});
@@ -169,8 +170,8 @@ TEST(TierFaultsInWritesDoNotStopReads) {
   // Keys that are not there, and are not to be inserted, need no room.
   const TestKeys others = TestKeys::Range(KeyType::kInt64, kKeys, 3 * kKeys);
   TestRows rows(ValueType::kFloat32, others.size(), kDim);
-  CHECK_OK(table->AssignExisting(others.batch(), rows.out()));
-  CHECK_OK(table->Touch(others.batch(), NewKeys::kDrop));
+  CHECK_OK(table->training().AssignExisting(others.batch(), rows.out()));
+  CHECK_OK(table->upkeep().Touch(others.batch(), NewKeys::kDrop));
   EndFaults();
   CHECK(RowsOf(*table) == before);
 }

@@ -120,9 +120,9 @@ TEST(TieredReadingWritesNothing) {
       },
       // These change metadata, which are not in the row.
       [&](Table& table, const KeyBatch& keys) {
-        return table.FindOrInsert(keys, {}, rows.data(), nullptr);
+        return table.training().FindOrInsert(keys, {}, rows.data(), nullptr);
       },
-      [](Table& table, const KeyBatch& keys) { return table.Touch(keys); },
+      [](Table& table, const KeyBatch& keys) { return table.upkeep().Touch(keys); },
   };
   for (const Bound& bound : {Bound{}, Bound{10000, EvictStrategy::kLru}}) {
     for (const Read& read : reads) {

@@ -102,12 +102,12 @@ TEST(TrainedTablesGoOnToTheNextEpoch) {
   spec.bound = {.max_capacity = 100, .strategy = EvictStrategy::kEpochLru, .steps_per_epoch = 2};
   std::shared_ptr<TrainedTable> table = MakeTrained(spec);
   CHECK_OK(Step(table, RuleKind::kSgd));
-  CHECK_EQ(Use(table)->epoch(), 0u);
+  CHECK_EQ(Use(table)->scores().epoch(), 0u);
   Use(table).CountStep();
-  CHECK_EQ(Use(table)->epoch(), 1u);
+  CHECK_EQ(Use(table)->scores().epoch(), 1u);
   CHECK_OK(Step(table, RuleKind::kAdam));  // The copy with other slots goes on, too.
   CHECK_OK(Step(table, RuleKind::kAdam));
-  CHECK_EQ(Use(table)->epoch(), 2u);
+  CHECK_EQ(Use(table)->scores().epoch(), 2u);
   CHECK_EQ(table->epoch_steps(), 4);
 }
 
@@ -140,8 +140,8 @@ TEST(BoundOptimizersAreRefusedWhenTheirPlaceWasTaken) {
   CHECK_OK(Step(fresh, RuleKind::kAdam, {1}, 1));
   std::vector<float> slots(2 * kDim), fresh_slots(2 * kDim), values(kDim);
   const int64_t key = 1;
-  CHECK_OK(Use(table)->LookupRows(KeyBatch(&key, 1), values.data(), slots.data()));
-  CHECK_OK(Use(fresh)->LookupRows(KeyBatch(&key, 1), values.data(), fresh_slots.data()));
+  CHECK_OK(Use(table)->Lookup(KeyBatch(&key, 1), {}, values.data(), nullptr, slots.data()));
+  CHECK_OK(Use(fresh)->Lookup(KeyBatch(&key, 1), {}, values.data(), nullptr, fresh_slots.data()));
   CHECK(slots == fresh_slots);
   CHECK_OK(Bind(table, "a", 1));  // It may start again.
 }

@@ -30,7 +30,7 @@ void ContentAdmission(void*, TF_OpKernelContext* op) {
       }
       key_dtype = KeyDtypeOf(table.trained());
       AdmissionState state;
-      Check(table->ExportAdmission(&state));
+      Check(table->upkeep().ExportAdmission(&state));
       Append(&all.int_keys, state.int_keys);
       Append(&all.string_keys, state.string_keys);
       Append(&all.seen, state.seen);

@@ -340,7 +340,7 @@ void ExportContent(void*, TF_OpKernelContext* op) {
     const TableUse& table = exporter.first();
     StoreStrings({SpecTextOf(table->spec())}, context.Output(5, TF_STRING, {1}));
     auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();
-    epoch[0] = table->epoch();
+    epoch[0] = table->scores().epoch();
     epoch[1] = table.trained().epoch_steps();
   });
 }

@@ -116,7 +116,7 @@ void RestoreRows(const TableUse& table, const Content& content, const int32_t* p
   table.trained().Unbind();
   if (IsBounded(*table) && content.epoch() != nullptr) {
     // Before the rows come: their scores belong to it.
-    table->SetEpoch(static_cast<uint32_t>(content.epoch()[0]));
+    table->scores().SetEpoch(static_cast<uint32_t>(content.epoch()[0]));
     table.trained().set_epoch_steps(content.epoch()[1]);
   }
   // What was saved without slots, metadata or scores is restored with initial ones.
@@ -204,9 +204,9 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
       // Where every key may enter, nothing need be known of those that waited.
       if (table->spec().admission.kind == AdmissionKind::kAll) return;
       const auto partition = static_cast<int32_t>(split.first_partition) + i;
-      Check(table->RestoreAdmission(WaitingOf(content, waiting_partition_of, partition),
-                                    static_cast<uint32_t>(partition),
-                                    static_cast<uint32_t>(split.partition_count)));
+      Check(table->upkeep().RestoreAdmission(WaitingOf(content, waiting_partition_of, partition),
+                                             static_cast<uint32_t>(partition),
+                                             static_cast<uint32_t>(split.partition_count)));
     };
     // The tables are alike, and a state that does not fit the first one's rule changes nothing.
     restore_admission(UseTable(context, 0, "tables"), 0);

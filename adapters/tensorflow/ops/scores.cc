@@ -59,8 +59,8 @@ void InsertAndEvict(void*, TF_OpKernelContext* op) {
     const KeyScores scores(context, 3, table, keys);
     bool* rejected = context.Output(3, TF_BOOL, keys.dims()).data<bool>();
     ExportBatch evicted;
-    Check(table->AssignAndEvict(keys.batch(), values.data(), nullptr, nullptr, scores.get(),
-                                &evicted, rejected));
+    Check(table->scores().AssignAndEvict(keys.batch(), values.data(), nullptr, nullptr,
+                                         scores.get(), &evicted, rejected));
     table.CountStep();
     SetRows(context, table, evicted);
   });
@@ -80,7 +80,7 @@ void FindOrInsert(void*, TF_OpKernelContext* op) {
                                       is_row ? RowsOf(keys, rows.dims()) : rows.dims());
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
     StoreValues(values, [&](void* out) {
-      return table->FindOrInsert(keys.batch(), defaults, out, exists, scores.get());
+      return table->training().FindOrInsert(keys.batch(), defaults, out, exists, scores.get());
     });
     table.CountStep();
   });
@@ -93,7 +93,8 @@ void AssignExisting(void*, TF_OpKernelContext* op) {
     const Values values(table.trained(), context.Input(2), "values");
     values.RequireRowPerKey(keys);
     const KeyScores scores(context, 3, table, keys);
-    Check(table->AssignExisting(keys.batch(), values.data(), nullptr, nullptr, scores.get()));
+    Check(table->training().AssignExisting(keys.batch(), values.data(), nullptr, nullptr,
+                                           scores.get()));
   });
 }
 
@@ -104,7 +105,7 @@ void AssignScores(void*, TF_OpKernelContext* op) {
     const Tensor scores = context.Input(2);
     RequireShape(scores, keys.dims(), "scores");
     RequireNoNegative(scores);
-    Check(table->AssignScores(keys.batch(), scores.data<const uint64_t>()));
+    Check(table->scores().Assign(keys.batch(), scores.data<const uint64_t>()));
   });
 }
 
@@ -114,7 +115,7 @@ void LookupScores(void*, TF_OpKernelContext* op) {
     const Keys keys(table.trained(), context.Input(1));
     auto* scores = context.Output(0, TF_INT64, keys.dims()).data<uint64_t>();
     bool* exists = context.Output(1, TF_BOOL, keys.dims()).data<bool>();
-    Check(table->LookupScores(keys.batch(), scores, exists));
+    Check(table->scores().Lookup(keys.batch(), scores, exists));
     ClampScores(scores, keys.size());
   });
 }
@@ -131,7 +132,7 @@ void Contains(void*, TF_OpKernelContext* op) {
 void SizeIf(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     uint64_t count;
-    Check(UseTable(context, 0)->CountIfScore(RangeOf(context), &count));
+    Check(UseTable(context, 0)->scores().CountIf(RangeOf(context), &count));
     SetScalar(context, 0, count);
   });
 }
@@ -139,7 +140,7 @@ void SizeIf(void*, TF_OpKernelContext* op) {
 void EraseIf(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     uint64_t count;
-    Check(UseTable(context, 0)->RemoveIfScore(RangeOf(context), &count));
+    Check(UseTable(context, 0)->scores().RemoveIf(RangeOf(context), &count));
     SetScalar(context, 0, count);
   });
 }
@@ -148,7 +149,7 @@ void ExportIf(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     ExportBatch batch;
-    Check(table->ExportIfScore(RangeOf(context), &batch));
+    Check(table->scores().ExportIf(RangeOf(context), &batch));
     SetRows(context, table, batch);
   });
 }
@@ -163,14 +164,15 @@ void SetEpoch(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const int64_t epoch = context.InputInteger(1, "epoch", 0, kMaxEpoch);
     const TableUse table = UseTable(context, 0);
-    table->SetEpoch(static_cast<uint32_t>(epoch));
+    table->scores().SetEpoch(static_cast<uint32_t>(epoch));
     table.trained().set_epoch_steps(0);
   });
 }
 
 void Epoch(void*, TF_OpKernelContext* op) {
-  RunKernel(op,
-            [](const OpContext& context) { SetScalar(context, 0, UseTable(context, 0)->epoch()); });
+  RunKernel(op, [](const OpContext& context) {
+    SetScalar(context, 0, UseTable(context, 0)->scores().epoch());
+  });
 }
 
 }  // namespace tfra::tf

@@ -79,8 +79,8 @@ void Accumulate(void* kernel, TF_OpKernelContext* op) {
     const Tensor exists = context.Input(3);
     RequireShape(exists, keys.dims(), "exists");
     const KeyScores scores(context, 4, table, keys);
-    Check(table->Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(), scores.get(),
-                            *static_cast<const NewKeys*>(kernel)));
+    Check(table->training().Accumulate(keys.batch(), deltas.data(), exists.data<const bool>(),
+                                       scores.get(), *static_cast<const NewKeys*>(kernel)));
   });
 }
 

@@ -130,7 +130,10 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     const Tensor slots =
         context.Output(1, DataTypeOf(ComputeType(type)), RowsOf(keys, {SlotElements(table, rule)}));
     if (!kPeek) Check(table.UseRule(rule));
-    Check(table->LookupRows(keys.batch(), values.data<void>(), slots.data<void>()));
+    if (type == ValueType::kString) {
+      Check(Status::WrongType("expected values that are numbers"));
+    }
+    Check(table->Lookup(keys.batch(), {}, values.data<void>(), nullptr, slots.data<void>()));
   });
 }
 
@@ -152,8 +155,8 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     const KeyScores scores(context, 4, table, keys);
     Check(table.UseRule(rule));
     if constexpr (kAdd) {
-      Check(table->AddToRows(keys.batch(), values.data(), slots.data<void>(), scores.get(),
-                             new_keys));
+      Check(table->training().AddToRows(keys.batch(), values.data(), slots.data<void>(),
+                                        scores.get(), new_keys));
     } else {
       Check(table->Assign(keys.batch(), values.data(), slots.data<void>(), nullptr, scores.get(),
                           new_keys));

@@ -30,7 +30,7 @@ void Touch(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.trained(), context.Input(1));
-    Check(table->Touch(keys.batch(), *static_cast<const NewKeys*>(kernel)));
+    Check(table->upkeep().Touch(keys.batch(), *static_cast<const NewKeys*>(kernel)));
   });
 }
 
@@ -42,7 +42,7 @@ void LookupMetadata(void*, TF_OpKernelContext* op) {
     auto* time = context.Output(0, TF_INT64, keys.dims()).data<int64_t>();
     auto* count = context.Output(1, TF_INT64, keys.dims()).data<int64_t>();
     auto* exists = context.Output(2, TF_BOOL, keys.dims()).data<bool>();
-    Check(table->LookupMetadata(keys.batch(), metadata.get(), exists));
+    Check(table->upkeep().LookupMetadata(keys.batch(), metadata.get(), exists));
     for (size_t i = 0; i < keys.size(); ++i) {
       time[i] = metadata[i].time;
       count[i] = metadata[i].count;
@@ -64,8 +64,9 @@ void Restrict(void* kernel, TF_OpKernelContext* op) {
     const int64_t keep = context.InputInteger(1, "keep", 0);
     uint64_t evicted;
     Check(UseTable(context, 0)
-              ->Restrict(static_cast<uint64_t>(keep),
-                         static_cast<const RestrictKernel*>(kernel)->ranking, &evicted));
+              ->upkeep()
+              .Restrict(static_cast<uint64_t>(keep),
+                        static_cast<const RestrictKernel*>(kernel)->ranking, &evicted));
     SetScalar(context, 0, evicted);
   });
 }
@@ -75,7 +76,7 @@ void Evict(void*, TF_OpKernelContext* op) {
     const TableUse table = UseTable(context, 0);
     const Keys keys(table.trained(), context.Input(1));
     size_t evicted;
-    Check(table->Evict(keys.batch(), &evicted));
+    Check(table->upkeep().Evict(keys.batch(), &evicted));
     SetScalar(context, 0, evicted);
   });
 }
@@ -88,13 +89,13 @@ void Expire(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const TableUse table = UseTable(context, 0);
     const auto ttl = context.InputScalar<int64_t>(1, "ttl");
-    const int64_t now = table->clock();
+    const int64_t now = table->upkeep().clock();
     ExpiryRule rule;
     if (ttl >= 0) rule.written_before = static_cast<uint32_t>(std::max<int64_t>(0, now - ttl));
     rule.norm_below = context.InputScalar<double>(2, "min_norm");
     rule.norm_writes = static_cast<uint32_t>(context.InputInteger(3, "norm_writes", 0, UINT32_MAX));
     uint64_t expired;
-    Check(table->Expire(rule, &expired));
+    Check(table->upkeep().Expire(rule, &expired));
     SetScalar(context, 0, expired);
   });
 }
@@ -111,7 +112,7 @@ void Stats(void*, TF_OpKernelContext* op) {
 void Histograms(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     RowHistograms histograms;
-    Check(UseTable(context, 0)->Histograms(&histograms));
+    Check(UseTable(context, 0)->upkeep().Histograms(&histograms));
     SetVector(context, 0, histograms.age);
     SetVector(context, 1, histograms.writes);
     SetVector(context, 2, histograms.norm);
@@ -121,7 +122,7 @@ void Histograms(void*, TF_OpKernelContext* op) {
 void SetClock(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     const int64_t now = context.InputInteger(1, "now", 0, UINT32_MAX);
-    UseTable(context, 0)->SetClock(static_cast<uint32_t>(now));
+    UseTable(context, 0)->upkeep().SetClock(static_cast<uint32_t>(now));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "rows/row_ops.h"
 #include "rows/segments.h"
 #include "tiers/row_mover.h"
 
@@ -36,19 +37,25 @@ TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 Status Reader<Keys>::Lookup(const KeyBatch& keys, const Defaults& defaults, void* values,
-                            bool* exists) const try {
+                            bool* exists, void* slots) const try {
   TFRA_RETURN_IF_ERROR(state_.CheckKeys(keys));
+  if (slots != nullptr && state_.has_string_values()) {
+    return Status::WrongType("expected values that are numbers");
+  }
   const KeyBits bits(keys);
+  auto* const rows = static_cast<std::byte*>(values);
   SharedStatus status;
   ForEachPart(keys.size, [&](size_t begin, size_t end) {
     ReadGuard guard;
     Tally tally;
     if (state_.has_string_values()) {
       LookupStrings(bits, begin, end, defaults, static_cast<std::string*>(values), exists, &tally);
+    } else if (slots != nullptr) {
+      status.Set(LookupRows(bits, begin, end, defaults, rows, static_cast<std::byte*>(slots),
+                            exists, &tally));
     } else {
       WithRowBytes(state_.layout.value_bytes, [&](auto size) {
-        status.Set(LookupValues<size>(bits, begin, end, defaults, static_cast<std::byte*>(values),
-                                      exists, &tally));
+        status.Set(LookupValues<size>(bits, begin, end, defaults, rows, exists, &tally));
       });
     }
     state_.Count(std::move(tally));
@@ -210,58 +217,41 @@ Status Reader<Keys>::LookupScores(const KeyBatch& keys, uint64_t* scores, bool* 
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status Reader<Keys>::LookupRows(const KeyBatch& keys, void* values, void* slots) const try {
-  TFRA_RETURN_IF_ERROR(state_.CheckKeys(keys));
-  if (state_.has_string_values()) return Status::WrongType("expected values that are numbers");
-  const size_t value_bytes = state_.layout.value_bytes, slots_bytes = state_.layout.slots_bytes;
-  const KeyBits bits(keys);
-  SharedStatus status;
-  ForEachPart(keys.size, [&](size_t begin, size_t end) {
-    ReadGuard guard;
-    Tally tally;
-    std::vector<SlowRow> slow;
-    const auto value_of = [&](size_t i) {
-      return static_cast<std::byte*>(values) + i * value_bytes;
-    };
-    const auto slots_of = [&](size_t i) {
-      return slots == nullptr ? nullptr : static_cast<std::byte*>(slots) + i * slots_bytes;
-    };
-    for (size_t i = begin; i < end; ++i) {
-      std::byte* row_slots = slots_of(i);
-      uint32_t record = kInMemory;
-      const bool found =
-          finder_.ReadRow(bits[i], bits.bytes(i), &record, [&](const std::byte* row) {
-            LoadRow(value_of(i), row, value_bytes);
-            if (row_slots != nullptr)
-              LoadRow(row_slots, row + state_.layout.slots_offset, slots_bytes);
-          });
-      (found ? tally.hits : tally.misses) += 1;
-      if (found) {
-        if (record != kInMemory) slow.push_back({static_cast<uint32_t>(i), record});
-        continue;
-      }
-      state_.initializer.Fill(bits[i], value_of(i));
-      if (row_slots != nullptr) {
-        std::memcpy(row_slots, state_.layout.initial_slots.data(), slots_bytes);
-      }
+Status Reader<Keys>::LookupRows(const KeyBits& bits, size_t begin, size_t end,
+                                const Defaults& defaults, std::byte* values, std::byte* slots,
+                                bool* exists, Tally* tally) const {
+  const RowLayout& layout = state_.layout;
+  const size_t value_bytes = layout.value_bytes, slots_bytes = layout.slots_bytes;
+  const DefaultRows default_rows(defaults, state_.initializer, value_bytes);
+  uint64_t hits = 0;
+  std::vector<SlowRow> slow;
+  for (size_t i = begin; i < end; ++i) {
+    std::byte* const value = values + i * value_bytes;
+    std::byte* const row_slots = slots + i * slots_bytes;
+    uint32_t record = kInMemory;
+    const bool found = finder_.ReadRow(bits[i], bits.bytes(i), &record, [&](const std::byte* row) {
+      LoadRow(value, row, value_bytes);
+      LoadRow(row_slots, row + layout.slots_offset, slots_bytes);
+    });
+    if (exists != nullptr) exists[i] = found;
+    hits += found;
+    if (!found) {
+      default_rows.Copy(i, bits[i], value);
+      std::memcpy(row_slots, layout.initial_slots.data(), slots_bytes);
+    } else if (record != kInMemory) {
+      slow.push_back({static_cast<uint32_t>(i), record});
     }
-    if (state_.tiers != nullptr) {
-      tally.slow_hits = slow.size();
-      tally.fast_hits = tally.hits - slow.size();
-      const size_t bytes = slots != nullptr ? state_.layout.stride : value_bytes;
-      status.Set(RowMover(state_).UseSlow(bits, &slow, bytes, [&](const SlowRow& row) {
-        const size_t i = row.number;
-        std::memcpy(value_of(i), row.row, value_bytes);
-        if (slots != nullptr) {
-          std::memcpy(slots_of(i), row.row + state_.layout.slots_offset, slots_bytes);
-        }
-      }));
-    }
-    state_.Count(std::move(tally));
+  }
+  tally->hits += hits;
+  tally->misses += end - begin - hits;
+  if (state_.tiers == nullptr) return Status::Ok();
+  tally->slow_hits += slow.size();
+  tally->fast_hits += hits - slow.size();
+  return RowMover(state_).UseSlow(bits, &slow, layout.stride, [&](const SlowRow& row) {
+    std::memcpy(values + row.number * value_bytes, row.row, value_bytes);
+    std::memcpy(slots + row.number * slots_bytes, row.row + layout.slots_offset, slots_bytes);
   });
-  return status.Get();
 }
-TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
 void Reader<Keys>::LookupStrings(const KeyBits& bits, size_t begin, size_t end,

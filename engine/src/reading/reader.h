@@ -12,8 +12,8 @@ class Reader {
   explicit Reader(const TableState& state) : state_(state), finder_{state} {}
 
   Status Contains(const KeyBatch& keys, bool* exists) const;
-  Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values, bool* exists) const;
-  Status LookupRows(const KeyBatch& keys, void* values, void* slots) const;
+  Status Lookup(const KeyBatch& keys, const Defaults& defaults, void* values, bool* exists,
+                void* slots) const;
   Status LookupPooled(const KeyBatch& keys, const Defaults& defaults, const Pooling& pooling,
                       void* out) const;
   Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) const;
@@ -27,6 +27,9 @@ class Reader {
   // Copies the value of one key, whatever other threads do. Returns false if the key is not in the
   // table. record: see Finder::ReadRow.
   bool CopyValue(uint64_t key_bits, std::string_view bytes, std::byte* out, uint32_t* record) const;
+  // Like LookupValues, with the slots of the rows.
+  Status LookupRows(const KeyBits& bits, size_t begin, size_t end, const Defaults& defaults,
+                    std::byte* values, std::byte* slots, bool* exists, Tally* tally) const;
   // Like LookupValues, for values that are strings.
   void LookupStrings(const KeyBits& bits, size_t begin, size_t end, const Defaults& defaults,
                      std::string* values, bool* exists, Tally* tally) const;

@@ -270,9 +270,16 @@ struct GradientOp {
 
 // The value of a key that is not there: a row for all, one for each, or the initial value.
 struct DefaultRows {
+  DefaultRows(const Defaults& defaults, const Initializer& initial, size_t row_bytes)
+      : initializer(initial),
+        rows(defaults.kind == Defaults::kInitial ? nullptr
+                                                 : static_cast<const std::byte*>(defaults.rows)),
+        stride(defaults.kind == Defaults::kRowPerKey ? row_bytes : 0),
+        bytes(row_bytes) {}
+
   const Initializer& initializer;
-  const std::byte* rows;  // Or null: the initial value.
-  size_t stride;          // From one key's to the next one's; 0: one row for all.
+  const std::byte* rows;  // Null: the initial value.
+  size_t stride;          // From the row of one key to that of the next; 0: one row for all.
   size_t bytes;
 
   void Copy(size_t i, uint64_t key_bits, std::byte* to) const {

@@ -1,5 +1,7 @@
-// A table's content with other slots.
+// Moves the content of one table to another, whose rows may have other slots.
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "rows/row_layout.h"
 #include "table/table_base.h"
@@ -47,38 +49,43 @@ std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const Expor
 
 }  // namespace
 
+Status Store::Import(const ExportBatch& batch) try {
+  const TableSpec& own = spec();
+  const std::vector<std::string_view> keys(batch.string_keys.begin(), batch.string_keys.end());
+  const std::vector<std::string_view> values(batch.string_values.begin(),
+                                             batch.string_values.end());
+  const KeyBatch key_batch = own.key_type == KeyType::kString
+                                 ? KeyBatch(keys.data(), keys.size())
+                                 : KeyBatch(batch.int_keys.data(), batch.int_keys.size());
+  const void* rows = own.value_type == ValueType::kString
+                         ? static_cast<const void*>(values.data())
+                         : static_cast<const void*>(batch.values.data());
+  return Assign(
+      key_batch, rows, batch.slots.empty() ? nullptr : batch.slots.data(),
+      own.metadata ? batch.metadata.data() : nullptr,
+      own.bound.max_capacity > 0 ? Scores{Scores::kExact, batch.scores.data()} : Scores());
+}
+TFRA_CATCH_BAD_ALLOC
+
 Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                            std::unique_ptr<Table>* copy) try {
-  TableSpec spec = spec_;
-  spec.rule = rule;
-  spec.initial_capacity = std::max(spec.initial_capacity, static_cast<int64_t>(this->size()));
+  TableSpec other_spec = spec();
+  other_spec.rule = rule;
+  other_spec.initial_capacity = std::max(other_spec.initial_capacity, static_cast<int64_t>(size()));
   std::unique_ptr<Table> other;
-  TFRA_RETURN_IF_ERROR(Create(spec, &other));
-  other->SetEpoch(epoch());
+  TFRA_RETURN_IF_ERROR(Create(other_spec, &other));
+  other->scores().SetEpoch(scores().epoch());
   const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
-  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(spec.value_type));
-  const std::vector<std::byte> initial = RowLayout(spec).initial_slots;
+  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(other_spec.value_type));
+  const std::vector<std::byte> initial = RowLayout(other_spec).initial_slots;
 
-  // The rows of one call are in memory together, and those of a batch are of one stripe or two.
-  const size_t batch_rows = spec.tiers.fast_bytes > 0 ? 1024 : 16384;
+  // The rows of one call are in memory together, and a batch has rows of one or two stripes.
+  const size_t batch_rows = other_spec.tiers.fast_bytes > 0 ? 1024 : 16384;
   ExportBatch batch;
-  std::vector<std::string_view> keys, values;
   for (ExportCursor cursor; !cursor.done;) {
     TFRA_RETURN_IF_ERROR(Export(batch_rows, &cursor, &batch));
-    const std::vector<std::byte> slots = MoveSlots(moves, batch, from_bytes, initial);
-    keys.assign(batch.string_keys.begin(), batch.string_keys.end());
-    values.assign(batch.string_values.begin(), batch.string_values.end());
-    const KeyBatch key_batch = spec.key_type == KeyType::kString
-                                   ? KeyBatch(keys.data(), keys.size())
-                                   : KeyBatch(batch.int_keys.data(), batch.int_keys.size());
-    const void* rows = spec.value_type == ValueType::kString
-                           ? static_cast<const void*>(values.data())
-                           : static_cast<const void*>(batch.values.data());
-    const bool bounded = spec.bound.max_capacity > 0;
-    TFRA_RETURN_IF_ERROR(
-        other->Assign(key_batch, rows, initial.empty() ? nullptr : slots.data(),
-                      spec.metadata ? batch.metadata.data() : nullptr,
-                      bounded ? Scores{Scores::kExact, batch.scores.data()} : Scores()));
+    batch.slots = MoveSlots(moves, batch, from_bytes, initial);
+    TFRA_RETURN_IF_ERROR(other->Import(batch));
   }
   // Every table is a TableBase.
   static_cast<TableBase*>(other.get())

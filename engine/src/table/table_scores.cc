@@ -23,12 +23,12 @@ Status ScoresOf<Keys>::AssignAndEvict(const KeyBatch& keys, const void* values, 
 }
 
 template <typename Keys>
-Status ScoresOf<Keys>::LookupScores(const KeyBatch& keys, uint64_t* scores, bool* exists) {
+Status ScoresOf<Keys>::Lookup(const KeyBatch& keys, uint64_t* scores, bool* exists) {
   return Reader<Keys>(state_).LookupScores(keys, scores, exists);
 }
 
 template <typename Keys>
-Status ScoresOf<Keys>::AssignScores(const KeyBatch& keys, const uint64_t* scores) try {
+Status ScoresOf<Keys>::Assign(const KeyBatch& keys, const uint64_t* scores) try {
   TFRA_RETURN_IF_ERROR(state_.CheckBounded("assigning scores"));
   TFRA_RETURN_IF_ERROR(state_.CheckKeys(keys));
   state_.bounds->AdvancePast(scores, keys.size);
@@ -70,7 +70,7 @@ Status ScoresOf<Keys>::VisitScores(Visit&& visit) const {
 }
 
 template <typename Keys>
-Status ScoresOf<Keys>::CountIfScore(const ScorePredicate& predicate, uint64_t* count) try {
+Status ScoresOf<Keys>::CountIf(const ScorePredicate& predicate, uint64_t* count) try {
   std::vector<uint64_t> counts(kStripes);
   TFRA_RETURN_IF_ERROR(
       VisitScores([&](size_t s, Stripe::Entry, uint64_t score) { counts[s] += predicate(score); }));
@@ -81,7 +81,7 @@ Status ScoresOf<Keys>::CountIfScore(const ScorePredicate& predicate, uint64_t* c
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status ScoresOf<Keys>::RemoveIfScore(const ScorePredicate& predicate, uint64_t* removed) try {
+Status ScoresOf<Keys>::RemoveIf(const ScorePredicate& predicate, uint64_t* removed) try {
   TFRA_RETURN_IF_ERROR(state_.CheckBounded("selecting by score"));
   *removed = Visitor<Keys>(state_).RemoveEntriesOf(
       &Tally::removals, [&](const BucketArray& array, uint64_t b) {
@@ -97,7 +97,7 @@ Status ScoresOf<Keys>::RemoveIfScore(const ScorePredicate& predicate, uint64_t* 
 TFRA_CATCH_BAD_ALLOC
 
 template <typename Keys>
-Status ScoresOf<Keys>::ExportIfScore(const ScorePredicate& predicate, ExportBatch* batch) try {
+Status ScoresOf<Keys>::ExportIf(const ScorePredicate& predicate, ExportBatch* batch) try {
   *batch = ExportBatch();
   const BatchRows rows(state_);
   std::vector<ExportBatch> selected(kStripes);

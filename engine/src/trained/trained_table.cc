@@ -137,8 +137,8 @@ Status TrainedTable::Use::ApplyGradients(const KeyBatch& keys, const void* gradi
   const int64_t before =
       has_step ? trained.step_.exchange(params.step) : trained.step_.fetch_add(1);
   if (!has_step) params.step = before + 1;
-  const Status status =
-      trained.table_->ApplyGradients(keys, gradients, gradient_type, params, scores, new_keys);
+  const Status status = trained.table_->training().ApplyGradients(keys, gradients, gradient_type,
+                                                                  params, scores, new_keys);
   if (!status.ok()) {
     int64_t taken = params.step;
     trained.step_.compare_exchange_strong(taken, before);
@@ -151,8 +151,8 @@ Status TrainedTable::Use::ApplyGradients(const KeyBatch& keys, const void* gradi
 void TrainedTable::Use::CountStep() const {
   if (table_->steps_per_epoch_ == 0) return;
   if ((table_->epoch_steps_.fetch_add(1) + 1) % table_->steps_per_epoch_ != 0) return;
-  const uint32_t epoch = table_->table_->epoch();
-  if (epoch < kMaxEpoch) table_->table_->SetEpoch(epoch + 1);
+  const uint32_t epoch = table_->table_->scores().epoch();
+  if (epoch < kMaxEpoch) table_->table_->scores().SetEpoch(epoch + 1);
 }
 
 // --- Binding.

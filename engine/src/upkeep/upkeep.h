@@ -10,25 +10,25 @@ namespace tfra {
 class RankSearch;
 
 template <typename Keys>
-class UpkeepOf {
+class UpkeepOf final : public TableUpkeep {
  public:
   explicit UpkeepOf(TableState* state) : state_(*state), visitor_(*state) {}
 
-  Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists);
-  Status Touch(const KeyBatch& keys, NewKeys new_keys);
-  Status CountIf(const MetadataPredicate& predicate, uint64_t* count);
-  Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed);
-  Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch);
-  Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted);
-  Status Evict(const KeyBatch& keys, size_t* evicted);
-  Status Expire(const ExpiryRule& rule, uint64_t* expired);
-  Status Histograms(RowHistograms* histograms);
-  Status ExportAdmission(AdmissionState* to) { return state_.ExportAdmission(to); }
-  Status RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts) {
+  Status LookupMetadata(const KeyBatch& keys, RowMetadata* metadata, bool* exists) override;
+  Status Touch(const KeyBatch& keys, NewKeys new_keys) override;
+  Status CountIf(const MetadataPredicate& predicate, uint64_t* count) override;
+  Status RemoveIf(const MetadataPredicate& predicate, uint64_t* removed) override;
+  Status SelectIf(const MetadataPredicate& predicate, ExportBatch* batch) override;
+  Status Restrict(uint64_t keep, Ranking ranking, uint64_t* evicted) override;
+  Status Evict(const KeyBatch& keys, size_t* evicted) override;
+  Status Expire(const ExpiryRule& rule, uint64_t* expired) override;
+  Status Histograms(RowHistograms* histograms) override;
+  Status ExportAdmission(AdmissionState* to) override { return state_.ExportAdmission(to); }
+  Status RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts) override {
     return state_.RestoreAdmission(from, part, parts);
   }
-  uint32_t clock() const { return state_.clock(); }
-  void SetClock(uint32_t now) { state_.SetClock(now); }
+  uint32_t clock() const override { return state_.clock(); }
+  void SetClock(uint32_t now) override { state_.SetClock(now); }
 
  private:
   // Finds the boundary among `size` numbers. sample(array, bucket number, list) adds the numbers of

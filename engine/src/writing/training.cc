@@ -85,16 +85,12 @@ Status TrainingOf<Keys>::FindOrInsert(const KeyBatch& keys, const Defaults& defa
   const RowContext context = ContextOf(state_, NewKeys::kInsert);
   const bool row_per_key = defaults.kind == Defaults::kRowPerKey;
   if (!state_.has_string_values()) {
-    const auto* rows = defaults.kind == Defaults::kInitial
-                           ? nullptr
-                           : static_cast<const std::byte*>(defaults.rows);
-    const size_t bytes = state_.layout.value_bytes;
-    return Write<Keys>(state_, bits, groups,
-                       FindOrInsertOp{context,
-                                      {state_.initializer, rows, row_per_key ? bytes : 0, bytes},
-                                      static_cast<std::byte*>(values),
-                                      exists},
-                       scores);
+    return Write<Keys>(
+        state_, bits, groups,
+        FindOrInsertOp{context,
+                       DefaultRows(defaults, state_.initializer, state_.layout.value_bytes),
+                       static_cast<std::byte*>(values), exists},
+        scores);
   }
 
   const size_t dim = static_cast<size_t>(state_.spec.dim), n = keys.size * dim;
