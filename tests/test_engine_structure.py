@@ -88,3 +88,9 @@ def test_every_folder_says_what_it_is(folder: str) -> None:
     for name in re.findall(r"`([\w/]+\.(?:h|cc|inc))`", text):
         roots = (SOURCES / folder, SOURCES.parent / "include")
         assert any((root / name).exists() for root in roots), name
+
+
+def test_every_public_header_is_exported() -> None:
+    listed = re.findall(r'^#include "tfra/(.+)"', (SOURCES / "base/exports.h").read_text(), re.M)
+    headers = (SOURCES.parent / "include" / "tfra").iterdir()
+    assert listed == sorted(path.name for path in headers)

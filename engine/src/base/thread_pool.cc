@@ -60,7 +60,7 @@ struct Job {
   }
 };
 
-class Pool {
+class ThreadPool {
  public:
   // Workers are started when first needed and stay: a larger pool only grows.
   void Submit(const std::shared_ptr<Job>& job, size_t helpers) {
@@ -125,7 +125,7 @@ class Pool {
 
 // Made when the library is loaded (fork.cc). Never destroyed: threads may be at work while the
 // process ends.
-std::atomic<Pool*> the_pool{nullptr};
+std::atomic<ThreadPool*> the_pool{nullptr};
 
 int DefaultThreads() {
   if (const char* text = std::getenv("TFRA_NUM_THREADS")) {
@@ -162,7 +162,7 @@ void RunTasks(size_t count, size_t threads, const std::function<void(size_t)>& t
 
 }  // namespace
 
-void StartThreadPool() { the_pool.store(new Pool); }
+void StartThreadPool() { the_pool.store(new ThreadPool); }
 
 int NumThreads() {
   int threads = thread_count.load(std::memory_order_relaxed);

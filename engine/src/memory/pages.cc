@@ -29,7 +29,7 @@ bool MayBePooled(size_t bytes) {
 }
 
 // Never destroyed: tables may be, after it would be.
-PagePool& Pool() {
+PagePool& ThePagePool() {
   static PagePool* const pool = new PagePool();
   return *pool;
 }
@@ -69,9 +69,9 @@ void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t 
 
 }  // namespace
 
-void LockPagePool() { Pool().Lock(); }
+void LockPagePool() { ThePagePool().Lock(); }
 
-void UnlockPagePool() { Pool().Unlock(); }
+void UnlockPagePool() { ThePagePool().Unlock(); }
 
 std::byte* MapHugePages(size_t bytes) {
   std::byte* pages = MapAligned(bytes);
@@ -102,7 +102,7 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
   }
   if (MayBePooled(bytes) && huge_from == 0) {
     // If there are no addresses for so many more, perhaps there are some for this one.
-    if (std::byte* block = Pool().Allocate(bytes)) return block;
+    if (std::byte* block = ThePagePool().Allocate(bytes)) return block;
   }
   if (bytes < kHugePage) return Map(bytes);
   std::byte* pages = MapAligned(bytes);
@@ -125,7 +125,7 @@ void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t by
 void FreePages(std::byte* pages, size_t bytes) {
   if (bytes < kSmallBlock) {
     std::free(pages);
-  } else if (pages != nullptr && !(MayBePooled(bytes) && Pool().Free(pages, bytes))) {
+  } else if (pages != nullptr && !(MayBePooled(bytes) && ThePagePool().Free(pages, bytes))) {
     UnmapPages(pages, bytes);
   }
 }
