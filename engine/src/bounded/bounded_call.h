@@ -5,7 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "keys/new_keys.h"
+#include "keys/key_set.h"
+#include "keys/pending_blobs.h"
 #include "scores/scores.h"
 #include "state/row_writer.h"
 #include "state/table_state.h"

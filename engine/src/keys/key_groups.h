@@ -14,7 +14,7 @@
 
 #include "base/batch.h"
 #include "keys/keys.h"
-#include "keys/new_keys.h"
+#include "keys/key_set.h"
 #include "keys/stripes.h"
 
 namespace tfra {

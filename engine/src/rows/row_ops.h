@@ -27,7 +27,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/initializer.h"
 #include "keys/key_groups.h"
-#include "keys/new_keys.h"
+#include "keys/pending_blobs.h"
 #include "memory/blob.h"
 #include "memory/read_guard.h"
 #include "rows/row_layout.h"

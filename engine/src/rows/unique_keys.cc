@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "kernels/update_kernels.h"
 #include "keys/key_groups.h"
+#include "keys/key_set.h"
 #include "rows/segments.h"
 
 namespace tfra {
@@ -27,33 +28,20 @@ struct Occurrence {
 // many keys equal it.
 void FindOccurrences(const KeyBits& bits, const KeyGroups& groups, size_t group,
                      Occurrence* occurrences, uint32_t* counts) {
-  constexpr uint32_t kNone = UINT32_MAX;
   size_t keys = 0;
   groups.ForEachRun(group, SIZE_MAX, [&](const uint32_t*, size_t count) { keys += count; });
-  // An open-addressed table, at most half full. The bits are beside the numbers, so that a search
-  // reads one place.
   struct Entry {
     uint64_t key_bits;
-    uint32_t first = kNone;
+    uint32_t first = kNoKey;
     uint32_t count = 0;
   };
-  const int unused_bits = __builtin_clzll(keys * 2 + 1);
-  const size_t mask = (size_t{1} << (64 - unused_bits)) - 1;
-  std::vector<Entry> entries(mask + 1);
-  const uint64_t seed = kScrambleSeed;
+  KeySet<Entry> distinct(bits, keys);
   groups.ForEachRun(group, SIZE_MAX, [&](const uint32_t* order, size_t count) {
     for (size_t k = 0; k < count; ++k) {
-      if (k + kAhead < count) {
-        __builtin_prefetch(&entries[Scramble(bits[order[k + kAhead]], seed) & mask], 1);
-      }
+      if (k + kAhead < count) distinct.Prefetch(order[k + kAhead]);
       const uint32_t i = order[k];
-      size_t place = Scramble(bits[i], seed) & mask;
-      while (entries[place].first != kNone &&
-             !(entries[place].key_bits == bits[i] && bits.Equal(entries[place].first, i))) {
-        place = (place + 1) & mask;
-      }
-      Entry& entry = entries[place];
-      if (entry.first == kNone) entry = {bits[i], i};
+      bool is_new;
+      Entry& entry = distinct.Add(i, &is_new);
       occurrences[i] = {entry.first, entry.count++};
       counts[entry.first] = entry.count;
     }

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "keys/key_groups.h"
-#include "keys/new_keys.h"
+#include "keys/key_set.h"
+#include "keys/pending_blobs.h"
 #include "state/finder.h"
 #include "state/row_writer.h"
 

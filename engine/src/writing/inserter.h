@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "keys/new_keys.h"
+#include "keys/key_set.h"
+#include "keys/pending_blobs.h"
 #include "state/finder.h"
 #include "state/row_writer.h"
 #include "tiers/row_mover.h"

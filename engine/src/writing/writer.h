@@ -4,7 +4,7 @@
 
 #include "keys/key_groups.h"
 #include "keys/keys.h"
-#include "keys/new_keys.h"
+#include "keys/pending_blobs.h"
 #include "state/finder.h"
 #include "state/row_writer.h"
 #include "writing/inserter.h"
