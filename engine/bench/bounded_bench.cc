@@ -100,7 +100,7 @@ void Pass(Table* table, const Config& config, size_t pass, Rates* best) {
     const uint64_t before = table->stats().evictions;
     raise(&best->insert_evicting, Insert(table, config.dim, first + n, first + 3 * n));
     const tfra::TableStats stats = table->stats();
-    Require(stats.evictions + stats.rejections >= before + 2 * n, "the number of evictions");
+    Require(stats.evictions + stats.score_too_low >= before + 2 * n, "the number of evictions");
     Require(stats.size == n, "the size of a full table");
   }
   raise(&best->lookup_full, Lookup(table, config.dim, KeysOf(table)));

@@ -27,7 +27,7 @@ TEST(BloomFilterCountsAlone) {
       ++sights;
     }
     CHECK_EQ(sights, min_count);
-    CHECK_EQ(table->stats().refused, min_count - 1);
+    CHECK_EQ(table->stats().not_admitted, min_count - 1);
   }
 }
 

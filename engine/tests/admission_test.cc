@@ -62,7 +62,7 @@ TEST(KeysThatAFullTableRejectsKeepTheirCount) {
     }
     See(*table, rare, NewKeys::kInsert);
     CHECK_EQ(table->stats().waiting, 1u);
-    CHECK_EQ(table->stats().rejections, 3u);
+    CHECK_EQ(table->stats().score_too_low, 3u);
     // There is room again.
     size_t removed = 0;
     CHECK_OK(table->Remove(TestKeys(key_type, {3}).batch(), &removed));
@@ -84,7 +84,7 @@ TEST(KeysEnterWhenSeenOftenEnough) {
         See(*table, keys);  // Duplicates in it count once.
         CHECK_EQ(table->size(), sight < min_count ? 0u : 2u);
         CHECK_EQ(table->stats().waiting, sight < min_count ? 2u : 0u);
-        CHECK_EQ(table->stats().refused, 2 * std::min(sight, min_count - 1));
+        CHECK_EQ(table->stats().not_admitted, 2 * std::min(sight, min_count - 1));
       }
       CHECK_EQ(table->stats().inserts, 2u);
       CHECK_EQ(table->stats().updates, 2u);
@@ -138,7 +138,7 @@ TEST(NewKeysDecideWhoEnters) {
     const TestKeys keys(key_type, {1, 2});
     CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, {}, NewKeys::kDrop));
     CHECK_EQ(table->stats().waiting, 0u);  // Nothing that would insert has seen them.
-    CHECK_EQ(table->stats().refused, 2u);
+    CHECK_EQ(table->stats().not_admitted, 2u);
     CHECK_OK(table->Assign(keys.batch(), ones.data(), nullptr, nullptr, {}, NewKeys::kAdmit));
     CHECK_EQ(table->stats().waiting, 2u);
     CHECK_OK(table->Assign(TestKeys(key_type, {1}).batch(), ones.data()));  // Enters anyway,
@@ -229,7 +229,7 @@ TEST(RefusedKeysDoNotGrowTheTable) {
       See(*table, TestKeys::Range(KeyType::kInt64, begin, begin + 10000));
     }
     CHECK(table->size() < 2000);
-    CHECK_EQ(table->stats().refused + table->size(), 200000u);
+    CHECK_EQ(table->stats().not_admitted + table->size(), 200000u);
     CHECK(table->stats().index_bytes <= roomy->stats().index_bytes);
     CHECK(table->stats().row_bytes <= 2000 * 16 + (64 << 10));
   }
@@ -322,7 +322,7 @@ TEST(CopyWithRuleTakesTheHistoryAlong) {
       const TableStats after = copy->stats();
       for (uint64_t TableStats::* counter : std::initializer_list<uint64_t TableStats::*>{
                &TableStats::size, &TableStats::hits, &TableStats::misses, &TableStats::inserts,
-               &TableStats::updates, &TableStats::removals, &TableStats::refused,
+               &TableStats::updates, &TableStats::removals, &TableStats::not_admitted,
                &TableStats::evictions, &TableStats::restrict_runs, &TableStats::waiting,
                &TableStats::admission_bytes}) {
         CHECK_EQ(after.*counter, before.*counter);

@@ -27,7 +27,7 @@ class History {
     for (int call = 0; call < calls && FailureCount() == 0; ++call) Call();
     const TableStats stats = table_->stats();
     CHECK_EQ(stats.evictions, reference_.evictions);
-    CHECK_EQ(stats.rejections, reference_.rejections);
+    CHECK_EQ(stats.score_too_low, reference_.score_too_low);
     CHECK_EQ(stats.inserts - stats.removals - stats.evictions, stats.size);
     CHECK(stats.capacity <= static_cast<uint64_t>(spec_.bound.max_capacity));
     CHECK(full_ * 2 > calls);  // Otherwise it tests little.
@@ -139,7 +139,7 @@ class History {
   void ApplyGradients(const TestKeys& keys, const TestRows& gradients, const Scores& scores) {
     UpdateParams params;
     params.learning_rate = 1;
-    const uint64_t rejections = reference_.rejections;
+    const uint64_t before = reference_.score_too_low;
     CHECK_OK(table_->training().ApplyGradients(keys.batch(), gradients.in(), spec_.value_type,
                                                params, scores));
     reference_.Write(keys, scores, [&](size_t i, const std::vector<int>* found) {
@@ -148,7 +148,7 @@ class History {
       return std::optional(row);
     });
     // The gradients of equal keys are one write.
-    reference_.rejections = rejections + reference_.rejected.size();
+    reference_.score_too_low = before + reference_.rejected.size();
   }
 
   void FindOrInsert(const TestKeys& keys, const TestRows& defaults, const Scores& scores) {

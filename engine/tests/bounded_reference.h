@@ -57,7 +57,7 @@ class Reference {
   Items items;    // In the table.
   Items evicted;  // By the last call.
   std::set<std::string> rejected;
-  uint64_t evictions = 0, rejections = 0;
+  uint64_t evictions = 0, score_too_low = 0;
 
   void SetEpoch(uint32_t epoch) {
     if (epoch == epoch_) return;
@@ -142,7 +142,7 @@ class Reference {
       });
       if (score < lowest->second.score) {
         rejected.insert(name);
-        rejections += would_insert;
+        score_too_low += would_insert;
         return;
       }
       ++evictions;

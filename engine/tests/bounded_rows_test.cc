@@ -65,7 +65,7 @@ TEST(EvictedStringsAreFreed) {
     const TestRows rows = TestRows::Make(ValueType::kString, 1000, 3, One);
     CHECK_OK(
         table->Assign(late.batch(), rows.in(), nullptr, nullptr, {Scores::kExact, zeros.data()}));
-    CHECK_EQ(table->stats().rejections, 1000u);
+    CHECK_EQ(table->stats().score_too_low, 1000u);
     CHECK_EQ(table->stats().string_bytes, full);
     CHECK_OK(table->Clear());
     CHECK_EQ(table->stats().string_bytes, 0u);
@@ -145,7 +145,7 @@ TEST(FindOrInsertOfAnUnboundedTable) {
     CHECK_EQ(stats.updates, 0u);
     CHECK_OK(table->training().AssignExisting(keys.batch(), TestRows::Make(type, 3, 3, One).in()));
     CHECK_EQ(table->size(), 5u);
-    CHECK_EQ(table->stats().ignored, 2u);
+    CHECK_EQ(table->stats().exists_mismatch, 2u);
   }
 }
 

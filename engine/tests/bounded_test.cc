@@ -32,7 +32,7 @@ TEST(BoundedTableFillsAndNeverExceeds) {
       // As many keys as it may hold: all stay.
       AssignRange(*table, 0, max_capacity);
       CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
-      CHECK_EQ(table->stats().evictions + table->stats().rejections, 0u);
+      CHECK_EQ(table->stats().evictions + table->stats().score_too_low, 0u);
       const TableStats filled = table->stats();
       CHECK_EQ(filled.capacity, static_cast<uint64_t>(max_capacity));
       for (int64_t next = max_capacity; next < 10 * max_capacity; next += batch) {
@@ -84,7 +84,7 @@ TEST(BoundedFullTableTakesALargeBatch) {
     const TableStats stats = table->stats();
     CHECK_EQ(stats.size, static_cast<uint64_t>(max_capacity));
     CHECK_EQ(stats.evictions, static_cast<uint64_t>(fresh));
-    CHECK_EQ(stats.rejections, uint64_t{0});
+    CHECK_EQ(stats.score_too_low, uint64_t{0});
     const auto contents = Contents(*table);
     for (size_t i = once; i < numbers.size(); ++i) {
       CHECK(contents.at(keys.Name(i)) == std::vector<int>(2, static_cast<int>(i % 1000)));
@@ -259,7 +259,7 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
         CHECK_EQ(exists, remember && round == 5);
       }
       CHECK_EQ(score, remember ? 5u : 0u);
-      CHECK_EQ(table->stats().rejections, remember ? 4u : 5u);
+      CHECK_EQ(table->stats().score_too_low, remember ? 4u : 5u);
       // Clear forgets.
       CHECK_OK(table->Clear());
       AssignNumbers(*table, fresh, One);

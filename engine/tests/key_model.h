@@ -36,7 +36,7 @@ struct KeyModel {
       auto row = rows.find(key);
       if (row == rows.end()) {
         if (!inserts(i)) {
-          ++counters.ignored;
+          ++counters.exists_mismatch;
           continue;
         }
         uint32_t seen = 0;
@@ -47,10 +47,11 @@ struct KeyModel {
         }
         ++counters.inserts;
         // Accumulate makes rows ready for an update that follows, which counts.
-        const bool ready = dropped == &TableStats::ignored && call.new_keys == NewKeys::kAdmit;
+        const bool ready =
+            dropped == &TableStats::exists_mismatch && call.new_keys == NewKeys::kAdmit;
         row = rows.emplace(key, std::pair(now, ready ? seen - 2 : seen - 1)).first;
       } else if (!updates(i)) {
-        ++counters.ignored;
+        ++counters.exists_mismatch;
         continue;
       } else {
         ++counters.updates;
@@ -69,7 +70,7 @@ struct KeyModel {
   }
   Call Write(const Call& call, bool distinct, const RowMetadata* metadata = nullptr) {
     const auto always = [](size_t) { return true; };
-    return Write(call, distinct, metadata, &TableStats::refused, always, always);
+    return Write(call, distinct, metadata, &TableStats::not_admitted, always, always);
   }
 
   // seen: how often the key was seen, if it enters.

@@ -159,7 +159,7 @@ TEST(TableAccumulateFourCombinations) {
       expected[keys.Name(0)].assign(dim, is_bool ? 1 : ten + 2 * five);
       expected[keys.Name(3)].assign(dim, is_bool ? 1 : 2 * five);
       const TableStats stats = table->stats();
-      CHECK_EQ(stats.ignored, 4u);
+      CHECK_EQ(stats.exists_mismatch, 4u);
       CHECK_EQ(stats.inserts, 3u);
       CHECK_EQ(stats.updates, 3u);
     }

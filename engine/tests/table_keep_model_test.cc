@@ -134,7 +134,7 @@ class KeepModel {
     CHECK_OK(table_->training().Accumulate(Keys(call.numbers).batch(), Rows(call).in(),
                                            exists.data(), {}, call.new_keys));
     const Call through = keys_.Write(
-        call, false, nullptr, &TableStats::ignored, [&](size_t i) { return exists[i]; },
+        call, false, nullptr, &TableStats::exists_mismatch, [&](size_t i) { return exists[i]; },
         [&](size_t i) { return !exists[i]; });
     Flags some(through.places.size());
     for (size_t k = 0; k < through.places.size(); ++k) some.Set(k, exists[through.places[k]]);
@@ -349,8 +349,8 @@ class KeepModel {
     CHECK_EQ(stats.inserts, keys_.counters.inserts);
     CHECK_EQ(stats.updates, keys_.counters.updates);
     CHECK_EQ(stats.removals, keys_.counters.removals);
-    CHECK_EQ(stats.ignored, keys_.counters.ignored);
-    CHECK_EQ(stats.refused, keys_.counters.refused);
+    CHECK_EQ(stats.exists_mismatch, keys_.counters.exists_mismatch);
+    CHECK_EQ(stats.not_admitted, keys_.counters.not_admitted);
     CHECK_EQ(stats.evictions, keys_.counters.evictions);
     CHECK_EQ(stats.expirations, keys_.counters.expirations);
     CHECK_EQ(stats.restrict_runs, keys_.counters.restrict_runs);

@@ -277,7 +277,7 @@ void CheckNearlyAllNewKeys(KeyType key_type, bool metadata) {
   }
   const TableStats stats = table->stats();
   CHECK_EQ(stats.inserts, rows.size());
-  CHECK_EQ(stats.inserts + stats.updates + stats.ignored, 6 * kCall);
+  CHECK_EQ(stats.inserts + stats.updates + stats.exists_mismatch, 6 * kCall);
 }
 
 TEST(CallsOfNearlyAllNewKeys) {

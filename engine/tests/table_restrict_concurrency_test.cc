@@ -187,7 +187,7 @@ TEST(ConcurrentSightsAreAllCounted) {
       CHECK_EQ(table->size(), 300u);
       if (spec.kind == AdmissionKind::kBloomFilter) continue;
       // The one time that let them in was the last.
-      CHECK_EQ(table->stats().refused, 300u * (kThreads * kSights - 1));
+      CHECK_EQ(table->stats().not_admitted, 300u * (kThreads * kSights - 1));
       CHECK_EQ(table->stats().updates, 0u);
       CHECK_EQ(table->stats().waiting, 0u);
     }

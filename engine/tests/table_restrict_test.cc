@@ -330,7 +330,7 @@ TEST(TouchLetsNoKeyIntoATableOfStrings) {
   CHECK_EQ(metadata[0].time, 9u);
   CHECK_EQ(metadata[0].count, 2u);
   CHECK_EQ(metadata[1].count, 0u);
-  CHECK_EQ(table->stats().refused, 1u);
+  CHECK_EQ(table->stats().not_admitted, 1u);
 }
 
 // Rows that leave make room for others.

@@ -93,7 +93,7 @@ class TableTraining {
 
   // deltas: (n, dim). exists: (n), what the caller last knew of each key. If the key is in the
   // table and exists is true: adds (bool: or). If the key is missing and exists is false: inserts
-  // the delta as the value. Otherwise: leaves the key alone and counts it as ignored. With
+  // the delta as the value. Otherwise: leaves the key alone and counts it (exists_mismatch). With
   // NewKeys::kAdmit it prepares rows for an update that follows: inserting them does not count as a
   // write in their metadata.
   virtual Status Accumulate(const KeyBatch& keys, const void* deltas, const bool* exists,
@@ -105,8 +105,8 @@ class TableTraining {
   virtual Status FindOrInsert(const KeyBatch& keys, const Defaults& defaults, void* values,
                               bool* exists, const Scores& scores = {}) = 0;
 
-  // Like Store::Assign, for keys that are in the table. Leaves the others alone and counts them as
-  // ignored.
+  // Like Store::Assign, for keys that are in the table. Leaves the others alone and counts them
+  // (exists_mismatch).
   virtual Status AssignExisting(const KeyBatch& keys, const void* values,
                                 const void* slots = nullptr, const RowMetadata* metadata = nullptr,
                                 const Scores& scores = {}) = 0;
@@ -136,7 +136,7 @@ class TableScores {
   // scores: (n), 0 for keys that are not in the table. exists: (n), or null. Changes no score.
   virtual Status Lookup(const KeyBatch& keys, uint64_t* scores, bool* exists) = 0;
   // Gives keys that are in the table these scores: (n), whatever the strategy. Leaves the others
-  // alone and counts them as ignored.
+  // alone and counts them (exists_mismatch).
   virtual Status Assign(const KeyBatch& keys, const uint64_t* scores) = 0;
 
   // Like Store::Assign; also returns the evicted rows and the rejected keys. evicted: with the

@@ -74,14 +74,15 @@ Status BoundedInserter<Keys, Op>::InsertChain(uint32_t i) {
     return Status::Ok();
   }
 
-  for (; i != kEnd && !op->Inserts(i); i = call.Next(i)) ++tally->ignored;
+  for (; i != kEnd && !op->Inserts(i); i = call.Next(i)) ++tally->exists_mismatch;
   if (i == kEnd) return Status::Ok();
   bool enters;
   uint32_t seen;
   TFRA_RETURN_IF_ERROR(MayEnter<Keys>(state_, bits, i, op->context, &enters, &seen));
   if (!enters) {
-    uint64_t& refused = std::is_same_v<Op, AccumulateOp> ? tally->ignored : tally->refused;
-    for (; i != kEnd; i = call.Next(i)) ++(op->Inserts(i) ? refused : tally->ignored);
+    uint64_t& left_out =
+        std::is_same_v<Op, AccumulateOp> ? tally->exists_mismatch : tally->not_admitted;
+    for (; i != kEnd; i = call.Next(i)) ++(op->Inserts(i) ? left_out : tally->exists_mismatch);
     return Status::Ok();
   }
   Scoring::Occurrences occurrences;
@@ -101,10 +102,10 @@ Status BoundedInserter<Keys, Op>::InsertChain(uint32_t i) {
   state_.bounds->Remember(stripe.array()->PositionOf(hash), score);
   for (; i != kEnd; i = call.Next(i)) {
     if (!op->Inserts(i)) {
-      ++tally->ignored;
+      ++tally->exists_mismatch;
       continue;
     }
-    ++tally->rejections;
+    ++tally->score_too_low;
     if (call.report.rejected != nullptr) call.report.rejected[i] = true;
     if constexpr (requires { op->Reject(i, bits[i]); }) op->Reject(i, bits[i]);
   }

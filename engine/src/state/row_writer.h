@@ -67,7 +67,7 @@ template <typename Op>
                                              size_t i, Stripe::Entry entry, std::byte* row, Op* op,
                                              Tally* tally) {
   if (!op->Updates(i)) {
-    ++tally->ignored;
+    ++tally->exists_mismatch;
     return false;
   }
   const auto [bucket, index] = entry;
@@ -129,7 +129,7 @@ void RunOp(const TableState& state, const Op& prototype, size_t keys, Body&& bod
                    }
                    if constexpr (Op::kFinds) {
                      tally->hits = std::exchange(tally->updates, 0);
-                     tally->misses = tally->inserts + tally->rejections;
+                     tally->misses = tally->inserts + tally->score_too_low;
                    }
                  });
 }

@@ -16,13 +16,6 @@
 namespace tfra {
 namespace {
 
-using C = TableCounters;
-// All of them, in the order in which a table stores them.
-constexpr uint64_t C::* kCounterList[] = {
-    &C::hits,          &C::misses,    &C::inserts,   &C::updates,    &C::removals,
-    &C::ignored,       &C::refused,   &C::evictions, &C::rejections, &C::expirations,
-    &C::restrict_runs, &C::fast_hits, &C::slow_hits};
-
 // All tables of the process. A table is in the list from the end of its constructor to the start of
 // its destructor.
 struct TableList {
@@ -345,9 +338,8 @@ uint32_t TableState::clock() const {
 }
 
 void TableState::Count(Tally tally) const {
-  static_assert(std::size(kCounterList) == kCounterCount);
   for (size_t k = 0; kCounters && k < kCounterCount; ++k) {
-    const uint64_t amount = tally.*kCounterList[k];
+    const uint64_t amount = tally.*kCounterFields[k].field;
     if (amount != 0) counters_[k].fetch_add(amount, std::memory_order_relaxed);
   }
   if (tally.string_bytes != 0)
@@ -370,7 +362,7 @@ TableStats TableState::stats() const {
   }
   stats.row_bytes = uint64_t{arena.rows()} * layout.stride;
   stats.string_bytes = static_cast<uint64_t>(std::max<int64_t>(0, string_bytes_.load()));
-  for (size_t k = 0; k < kCounterCount; ++k) stats.*kCounterList[k] = counters_[k].load();
+  for (size_t k = 0; k < kCounterCount; ++k) stats.*kCounterFields[k].field = counters_[k].load();
   if (admission != nullptr) {
     stats.waiting = admission->waiting();
     stats.admission_bytes = admission->bytes();

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -179,8 +180,7 @@ class TableState {
   void CompactRows();
 
   std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
-  // One for each member of TableCounters.
-  static constexpr size_t kCounterCount = sizeof(TableCounters) / sizeof(uint64_t);
+  static constexpr size_t kCounterCount = std::size(kCounterFields);
   mutable std::array<std::atomic<uint64_t>, kCounterCount> counters_{};
   mutable std::atomic<int64_t> string_bytes_{0};
 };

@@ -43,7 +43,7 @@ Status ScoresOf<Keys>::Assign(const KeyBatch& keys, const uint64_t* scores) try 
         Stripe& stripe = state_.StripeFor(Keys::Hash(bits[i]));
         const auto entry = Finder<Keys>{state_}.FindEntry(stripe, bits, i);
         if (entry) stripe.SetScore(entry, std::min(scores[i], kMaxScore));
-        tally.ignored += !entry;
+        tally.exists_mismatch += !entry;
       }
     });
     state_.Count(std::move(tally));

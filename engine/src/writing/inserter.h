@@ -218,7 +218,7 @@ Status Inserter<Keys, Op>::Insert(const uint32_t* missing, size_t count) {
       TFRA_RETURN_IF_ERROR(RowMover(state).RowToWrite(&stripe, entry, Op::kChangesRows, &row));
       UpdateRow(state, stripe.array(), i, entry, row, op, tally_);
     } else if (!op->Inserts(i)) {
-      ++tally_->ignored;
+      ++tally_->exists_mismatch;
     } else {
       TFRA_RETURN_IF_ERROR(InsertKey(i, hash, &stripe));
     }
@@ -239,8 +239,8 @@ template <typename Keys, typename Op>
     }
   }
   if (enters) return InsertRow(i, hash, stripe, times);
-  // Accumulate counts all keys that it leaves alone as ignored.
-  ++(std::is_same_v<Op, AccumulateOp> ? tally_->ignored : tally_->refused);
+  // Accumulate counts all keys that it leaves alone as exists_mismatch.
+  ++(std::is_same_v<Op, AccumulateOp> ? tally_->exists_mismatch : tally_->not_admitted);
   return Status::Ok();
 }
 

@@ -129,7 +129,7 @@ Status Writer<Keys, Op>::WriteKeys(const uint32_t* order, size_t count, Op* op,
       bits.data(), count, hot_op.row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; }, fetch,
       visit, late);
   tally->updates += hot_tally.updates;
-  tally->ignored += hot_tally.ignored;
+  tally->exists_mismatch += hot_tally.exists_mismatch;
   // In batch order, which decides which keys are admitted.
   if (state.admission != nullptr) std::sort(missing, missing + missing_count);
   return inserter->Insert(missing, missing_count);
