@@ -31,11 +31,12 @@ class Admission {
   static std::unique_ptr<Admission> Create(const AdmissionSpec& spec, bool bits_are_hashes);
   virtual ~Admission() = default;
 
-  // Notes that a key which is not in the table was seen, and returns whether it may enter. `seen`:
-  // how often it was, as far as that is known. Throws std::bad_alloc. REQUIRES: the stripe's mutex.
+  // Notes that a key which is not in the table was seen, and returns whether it may enter. seen:
+  // how often it was seen, as far as that is known. Throws std::bad_alloc. REQUIRES: the stripe's
+  // mutex.
   virtual bool Admit(uint32_t stripe, uint64_t key_bits, std::string_view bytes, uint32_t now,
                      uint32_t* seen) = 0;
-  // A key has entered, asked for or not: what is known of it counts no more. REQUIRES: the stripe's
+  // A key has entered, whether Admit was asked or not: forgets the key. REQUIRES: the stripe's
   // mutex.
   virtual void Forget(uint32_t stripe, uint64_t key_bits, std::string_view bytes);
   // Forgets keys last seen before a time. REQUIRES: the stripe's mutex.
@@ -47,12 +48,12 @@ class Admission {
 
   // The rest REQUIRES all mutexes.
   virtual std::unique_ptr<Admission> Clone() const = 0;
-  // Gives memory back that is not needed.
+  // Frees memory that is not needed.
   virtual void Shrink();
   virtual void Clear() = 0;
   virtual void Save(AdmissionState* state) const = 0;
-  // Takes a state in place of what is there: of one table, or of several, of which only that of
-  // number `part` is taken if there are `parts` of them. Unless it fits, nothing changes. Throws
+  // Replaces what is known by a saved state, of one table or of several. If there are `parts`
+  // filters, only number `part` is used. Changes nothing if the state does not fit. Throws
   // std::bad_alloc.
   virtual Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) = 0;
 };

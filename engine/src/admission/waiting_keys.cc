@@ -48,7 +48,7 @@ uint32_t WaitingKeys::Add(uint64_t key_bits, std::string_view bytes, uint32_t no
     try {
       Resize(places_.size(), RandomSeed());
     } catch (const std::bad_alloc&) {
-      // Searches stay long, but right. Not again for the next key.
+      // Searches stay long but correct. Do not try again for the next key.
       recent_searches_ = recent_probes_ = 0;
     }
   }
@@ -85,7 +85,7 @@ void WaitingKeys::RemoveAt(size_t place) {
   for (size_t next = place;;) {
     if (++next == count) next = 0;
     if (places_[next].seen.count == 0) break;
-    // The next one may move up if its search would come by the free place.
+    // An entry may move up if its search passes the free place.
     const size_t from_home = (next + count - HomeOf(places_[next].key_bits)) % count;
     if (from_home < (next + count - place) % count) continue;
     places_[place] = places_[next];
@@ -155,7 +155,7 @@ void WaitingKeys::Shrink() {
   try {
     Resize(enough, seed_);
   } catch (const std::bad_alloc&) {
-    return;  // They stay where they are.
+    return;  // The keys stay where they are.
   }
   NoteSize(size());
 }

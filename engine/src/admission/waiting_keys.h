@@ -1,8 +1,8 @@
 // Keys that were seen but have not entered the table, with how often and when: a small hash table
 // of one stripe. One thread at a time may use it, but any may ask for its size and bytes.
 //
-// Keys lie in the order of their hashes, until searches get longer than chance makes them: then
-// somebody chose keys that collide, and they are put into a random order.
+// Keys are in the order of their hashes. If searches get longer than chance makes them, because
+// somebody chose keys that collide, the keys are put into a random order.
 #pragma once
 
 #include <atomic>
@@ -27,12 +27,12 @@ class WaitingKeys {
   // Takes a key out, if it is there.
   void Remove(uint64_t key_bits, std::string_view bytes);
   void RemoveBefore(uint32_t time);
-  // Gives memory back, if much more is taken than keys need.
+  // Frees memory, if much more is allocated than the keys need.
   void Shrink();
   void Clear();
-  // Takes the keys of another, in place of its own. Throws std::bad_alloc.
+  // Replaces all keys by those of another set. Throws std::bad_alloc.
   void CopyFrom(const WaitingKeys& other);
-  // Exchanges the keys, not the kind.
+  // Exchanges the keys. REQUIRES: both have the same kind of keys.
   void Swap(WaitingKeys* other);
 
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
@@ -54,7 +54,7 @@ class WaitingKeys {
  private:
   struct Place {
     uint64_t key_bits;
-    RowMetadata seen;  // A count of 0: nobody is here.
+    RowMetadata seen;  // A count of 0: the place is free.
   };
 
   // The key's place, or the free one where it would go. REQUIRES: a free place.
@@ -69,7 +69,7 @@ class WaitingKeys {
   void NoteSize(uint64_t size);
 
   const bool bits_are_hashes_;
-  std::vector<Place> places_;  // Open addressing, neighbour by neighbour.
+  std::vector<Place> places_;  // Open addressing, linear probing.
   std::vector<Blob*> keys_;    // Of string keys, by place.
   uint64_t seed_ = 0;          // Of the order of keys; 0: that of their hashes.
   uint64_t probes_ = 0;

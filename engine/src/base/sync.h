@@ -3,7 +3,8 @@
 //
 // Row bytes are therefore read while they may be written, and the copy is thrown away when they
 // were. That is fine for the hardware but a data race for the language, and for ThreadSanitizer;
-// so under the sanitizer, and only there, row bytes are moved by atomic bits and edited in a copy.
+// so under the sanitizer, and only there, row bytes are moved by atomic loads and stores of 4 bytes
+// and edited in a copy.
 #pragma once
 
 #include <atomic>
@@ -64,9 +65,9 @@ class Backoff {
 
 inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 4) {
-    const uint32_t key_bits =
+    const uint32_t piece =
         __atomic_load_n(reinterpret_cast<const uint32_t*>(from + i), __ATOMIC_RELAXED);
-    std::memcpy(to + i, &key_bits, bytes - i < 4 ? bytes - i : 4);
+    std::memcpy(to + i, &piece, bytes - i < 4 ? bytes - i : 4);
   }
 }
 
@@ -83,9 +84,9 @@ void EditRow(std::byte* row, size_t stride, Edit&& edit) {
   LoadRow(copy, row, stride);
   edit(copy);
   for (size_t i = 0; i < stride; i += 4) {
-    uint32_t key_bits;
-    std::memcpy(&key_bits, copy + i, 4);
-    __atomic_store_n(reinterpret_cast<uint32_t*>(row + i), key_bits, __ATOMIC_RELAXED);
+    uint32_t piece;
+    std::memcpy(&piece, copy + i, 4);
+    __atomic_store_n(reinterpret_cast<uint32_t*>(row + i), piece, __ATOMIC_RELAXED);
   }
 }
 

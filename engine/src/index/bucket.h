@@ -1,4 +1,4 @@
-// One cache line of the index: five keys, five row numbers, and one key_bits of state.
+// One cache line of the index: five keys, five row ids, and a state of 32 bits.
 //
 // The state says which entries are in use, how many keys had to go on to a later bucket, whether a
 // write is under way, and a version that each write advances. A reader takes the state, finds its
@@ -50,7 +50,7 @@ struct alignas(64) Bucket {
   // Entries in use, as a bit mask.
   uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
 
-  // Those of them that hold `key_bits`.
+  // The entries in use, according to the state `seen`, that hold `key_bits`.
   [[gnu::always_inline]] uint32_t Match(uint64_t key_bits, uint32_t seen) const {
     static_assert(kBucketEntries == 5);
     // Written out, because compilers keep a loop over atomics a loop.

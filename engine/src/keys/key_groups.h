@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/batch.h"
-#include "keys/keys.h"
 #include "keys/key_set.h"
+#include "keys/keys.h"
 #include "keys/stripes.h"
 
 namespace tfra {
@@ -70,7 +70,7 @@ KeyGroups KeyGroups::Split(const KeyBatch& keys, KeyBits* bits) {
   const size_t n = keys.size;
   uint64_t* kept = nullptr;
   *bits = Keys::kStrings ? KeyBits(keys) : KeyBits(n, &kept);
-  // Each key_bits is read once: what is kept is what the stripe was chosen by.
+  // Each key is read once, so that the key that is kept is the one its stripe was chosen by.
   const auto read = [&](size_t i) TFRA_INLINE {
     if constexpr (Keys::kStrings) return (*bits)[i];
     const int64_t key = __atomic_load_n(keys.ints + i, __ATOMIC_RELAXED);

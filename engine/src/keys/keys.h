@@ -1,7 +1,7 @@
-// The two kinds of keys, as the index sees them: a key_bits of 64 bits per key and its hash.
+// The two kinds of keys, as the index sees them: each key is 64 bits (key_bits), which have a hash.
 //
-// For an int64 key the key_bits is the key. For a string it is a hash of the bytes, and whoever
-// finds the key_bits must still compare the bytes.
+// The bits of an int64 key are the key. The bits of a string are a hash of its bytes: two strings
+// may have the same bits, so their bytes must be compared too.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,7 @@
 //   6. Stripe::mutex                    in ascending order of stripes
 //   7. RowTiers::covering_
 //   8. RowArena::mutex_
-//   9. RowRecords::claiming_
+//   9. RowRecords::reserving_
 //  10. RowRecords::mutex_
 //  11. CountMemory::mutex_
 //  12. the mutex of retired memory     (read_guard.cc)

@@ -27,7 +27,7 @@ std::vector<std::byte> InitialSlots(const std::vector<SlotSpec>& slots, size_t d
 
 RowLayout::RowLayout(const TableSpec& spec) : slots(SlotLayout(spec.rule)) {
   const size_t dim = static_cast<size_t>(spec.dim);
-  // KeyBits of four bytes at least: rows are copied, and checked for races, by the key_bits.
+  // A multiple of four bytes: ThreadSanitizer builds copy rows by atomic loads of four bytes.
   size_t alignment = 4;
   value_bytes = dim * SizeOf(spec.value_type);
   if (SizeOf(spec.value_type) == 8) alignment = 8;

@@ -1,5 +1,4 @@
-// What only bounded tables have: scores, the choice of whom to evict, and how many keys there still
-// is room for.
+// What only bounded tables have: scores, the choice of the key to evict, and the room that is left.
 #pragma once
 
 #include <array>
@@ -12,7 +11,7 @@
 
 namespace tfra {
 
-// What one call makes of the scores of the keys it writes to. Each thread has its own copy.
+// Computes the scores of the keys that one call writes to. Each thread has its own copy.
 class Scoring {
  public:
   // Equal keys of the call, which it writes to one after the other.
@@ -30,7 +29,7 @@ class Scoring {
     occurrences->last = i;
   }
 
-  // `before`: the key's score; of a new key, how often it was met before.
+  // before: the key's score; for a new key, how often it was seen before.
   uint64_t Score(uint64_t before, const Occurrences& occurrences) const {
     if (given_.kind == Scores::kExact) return std::min(given_.values[occurrences.last], kMaxScore);
     switch (strategy_) {
@@ -60,10 +59,10 @@ class Scoring {
   Scores given_;
 };
 
-// How often keys were met that are not in the table, as well as fixed memory allows. A key has two
-// cells of one cache line, of which the smaller one counts; keys that share both pass for one
-// another. Each new count makes old ones fade a little, so that the cells do not fill up with keys
-// that come once. Keys are known by their positions in the index: where these take a new seed,
+// How often keys that are not in the table were seen, approximately, in fixed memory. A key has two
+// cells of one cache line, and the smaller one counts; keys that share both cells are taken for one
+// another. Each new count lowers old ones a little, so that the cells do not fill up with keys that
+// come once. Keys are identified by their positions in the index, so when a stripe takes a new seed
 // because of keys that were chosen to collide, such keys do not share cells any more either.
 // REQUIRES, for all that takes a position: the mutex of its stripe.
 class CountMemory {
@@ -76,7 +75,7 @@ class CountMemory {
 
   // 0 if nothing is known.
   uint64_t Recall(uint64_t position) const;
-  // Where there is no memory for it, the count is forgotten.
+  // If there is no memory, the count is forgotten.
   void Remember(uint64_t position, uint64_t count);
   // All of a stripe.
   void ForgetStripe(uint32_t stripe);
@@ -111,12 +110,12 @@ class CountMemory {
   const uint64_t lines_;
   std::atomic<Cell*> cells_{nullptr};
   std::mutex mutex_;  // Guards the allocation.
-  // For each stripe, the counts taken in so far, which say whose turn it is to fade.
+  // For each stripe, the number of counts so far, which says which cells are lowered next.
   std::array<uint64_t, kStripes> turns_{};
 };
 
-// The room for some new keys: for all of them; for some, which depends on who comes first; or
-// whatever their stripe has, and nobody else can take.
+// The room for some new keys: for all of them; for some of them, depending on which come first; or
+// only the room that belongs to their stripes.
 enum class Room { kForAll, kForSome, kOfEachStripe };
 
 // The bound of a table: its clock, the room that is left, the counts it remembers. Any thread,
@@ -128,7 +127,7 @@ class Bounds {
   uint64_t max_capacity() const { return max_capacity_; }
   // Whether all keys of the table are candidates.
   bool exact() const { return max_capacity_ <= static_cast<uint64_t>(kExactCapacity); }
-  // What a stripe is made ready for.
+  // The number of keys that a stripe is made for.
   uint64_t stripe_keys() const { return stripe_keys_; }
 
   Status CheckScores(const Scores& scores) const;
@@ -141,9 +140,9 @@ class Bounds {
 
   // Keys there is room for beyond the shares of the stripes.
   uint64_t room() const { return room_.load(std::memory_order_relaxed); }
-  // Whether a new key finds what room its stripe has left, or takes the place of another there.
+  // Whether only the room that belongs to the stripes is left.
   bool is_full() const { return room() == 0 && !exact(); }
-  // Whether most keys of the last call were not there, which says how the next is done best.
+  // Whether most keys of the last call were new, which decides how the next call is done.
   bool mostly_new() const { return mostly_new_.load(std::memory_order_relaxed); }
   void NoteMissing(size_t missing, size_t keys) {
     mostly_new_.store(2 * missing > keys, std::memory_order_relaxed);
@@ -151,7 +150,7 @@ class Bounds {
   // Takes room for one more key of a stripe of `size` keys, if there is some. REQUIRES, for these
   // two: the stripe's mutex.
   bool TakeRoom(uint64_t size);
-  // What so many more keys of each stripe find, unless other threads take it.
+  // The room for so many more keys of each stripe, unless other threads take it.
   Room RoomFor(const Stripe* stripes, const std::array<uint64_t, kStripes>& more) const;
   // Gives back what one key of a stripe of `size` keys took.
   void GiveRoom(uint64_t size);

@@ -18,7 +18,7 @@ constexpr size_t kJoinBytes = 4096;
 // And not more of them than this, or reading would take much more memory than rows.
 constexpr uint32_t kJoinRows = 2;
 // Free records that are left before the file grows, one in so many: the more there are, the more
-// rows fit between the first and the last record of a claim.
+// rows fit between the first and the last record of a reservation.
 constexpr uint64_t kSpare = 4;
 // The best of so many segments is taken: the emptier it is, the fewer rows are written again.
 constexpr uint32_t kCandidates = 32;
@@ -62,14 +62,14 @@ uint32_t RowRecords::FindSegment() {
   for (uint32_t step = 0; step < fresh_ && (step < kCandidates || best == kNone); ++step) {
     hand_ = hand_ + 1 < fresh_ ? hand_ + 1 : 0;
     const Segment& segment = segments_[hand_];
-    if (segment.claimed || segment.free == 0) continue;
+    if (segment.reserved || segment.free == 0) continue;
     if (best == kNone || segment.free > segments_[best].free) best = hand_;
   }
   return best;
 }
 
 Status RowRecords::Grow() {
-  // Only the holder of claiming_ changes the number of segments.
+  // Only the holder of reserving_ changes the number of segments.
   const size_t segments = segments_.size();
   if (segments * segment_ >= kMaxRecords - segment_) {
     return Status::StorageFull("the file for rows holds at most " + std::to_string(kMaxRecords) +
@@ -86,9 +86,9 @@ Status RowRecords::Grow() {
 }
 
 Status RowRecords::MakeFresh() {
-  // Only the holder of claiming_ changes these numbers.
+  // Only the holder of reserving_ changes these numbers.
   if (fresh_ == segments_.size()) TFRA_RETURN_IF_ERROR(Grow());
-  static std::byte zeros[kFillBytes];  // Never destroyed; nobody writes to it.
+  static std::byte zeros[kFillBytes];  // Only read.
   const uint64_t needed = (uint64_t{fresh_} + 1) * segment_ * stride_;
   while (filled_ < needed) {
     const uint64_t end = std::min((filled_ / kFillBytes + 1) * kFillBytes, file_.size());
@@ -98,9 +98,9 @@ Status RowRecords::MakeFresh() {
   return Status::Ok();
 }
 
-Status RowRecords::TakeRecords(uint32_t want, Claim* claim) {
+Status RowRecords::TakeRecords(uint32_t want, Reservation* reservation) {
   TFRA_RETURN_IF_ERROR(file_.CheckProcess());
-  std::lock_guard claiming(claiming_);
+  std::lock_guard reserving(reserving_);
   std::unique_lock lock(mutex_);
   uint32_t segment = kNone;
   if (free_ * kSpare >= uint64_t{fresh_} * segment_ && free_ > 0) {
@@ -114,35 +114,35 @@ Status RowRecords::TakeRecords(uint32_t want, Claim* claim) {
       segment = fresh_++;
       free_ += segment_;
     } else {
-      // No room for more: what is free must do.
+      // The file cannot grow: use the records that are free.
       segment = FindSegment();
       if (segment == kNone) return status;
     }
   }
   Segment& taken = segments_[segment];
-  taken.claimed = true;
-  claim->owner_ = this;
-  claim->segment_ = segment;
-  for (uint32_t key_bits = 0; key_bits * 64 < segment_; ++key_bits) {
-    for (uint64_t free = ~taken.used[key_bits]; free != 0 && claim->count_ < want;
+  taken.reserved = true;
+  reservation->owner_ = this;
+  reservation->segment_ = segment;
+  for (uint32_t word = 0; word * 64 < segment_; ++word) {
+    for (uint64_t free = ~taken.used[word]; free != 0 && reservation->count_ < want;
          free &= free - 1) {
       const auto bit = static_cast<uint32_t>(std::countr_zero(free));
-      if (key_bits * 64 + bit >= segment_) break;
-      taken.used[key_bits] |= uint64_t{1} << bit;
-      claim->records_[claim->count_++] = segment * segment_ + key_bits * 64 + bit;
+      if (word * 64 + bit >= segment_) break;
+      taken.used[word] |= uint64_t{1} << bit;
+      reservation->records_[reservation->count_++] = segment * segment_ + word * 64 + bit;
     }
   }
-  taken.free = static_cast<uint16_t>(taken.free - claim->count_);
-  free_ -= claim->count_;
+  taken.free = static_cast<uint16_t>(taken.free - reservation->count_);
+  free_ -= reservation->count_;
   return Status::Ok();
 }
 
-Status RowRecords::Write(const Claim& claim, const std::byte* rows) {
-  const uint32_t* records = claim.records_;
-  thread_local Staging buffer;  // Fresh memory would cost more than the copying.
-  for (uint32_t begin = 0, end; begin < claim.count_; begin = end) {
+Status RowRecords::Write(const Reservation& reservation, const std::byte* rows) {
+  const uint32_t* records = reservation.records_;
+  thread_local Staging buffer;  // Kept, because fresh memory costs more than copying.
+  for (uint32_t begin = 0, end; begin < reservation.count_; begin = end) {
     bool gaps = false;
-    for (end = begin + 1; end < claim.count_; ++end) {
+    for (end = begin + 1; end < reservation.count_; ++end) {
       const uint32_t between = records[end] - records[end - 1] - 1;
       if (between * stride_ > kJoinBytes) break;
       gaps |= between > 0;
@@ -164,10 +164,10 @@ Status RowRecords::Write(const Claim& claim, const std::byte* rows) {
   return Status::Ok();
 }
 
-RowRecords::Claim::~Claim() {
+RowRecords::Reservation::~Reservation() {
   if (owner_ == nullptr) return;
   std::lock_guard lock(owner_->mutex_);
-  owner_->segments_[segment_].claimed = false;
+  owner_->segments_[segment_].reserved = false;
   for (uint32_t k = 0; k < count_; ++k) {
     if (!taken_[k]) owner_->FreeLocked(records_[k]);
   }
@@ -190,7 +190,7 @@ void RowRecords::RetireRecords(std::vector<uint32_t> records) {
   users_.fetch_add(1, std::memory_order_relaxed);
   Retire({{retired, 0, [](void* pointer, size_t) {
              const std::unique_ptr<Waiting> waiting(static_cast<Waiting*>(pointer));
-             // They may have been retired before a fork, and this be the child.
+             // In a forked child, records that the parent retired before the fork are left alone.
              if (waiting->owner->file_.CheckProcess().ok()) {
                std::lock_guard lock(waiting->owner->mutex_);
                for (const uint32_t record : waiting->records) waiting->owner->FreeLocked(record);
@@ -233,10 +233,10 @@ Status RowRecords::Read(std::vector<SlowRow>* rows, size_t bytes, Staging* stagi
 
 Status RowRecords::Trim() {
   TFRA_RETURN_IF_ERROR(file_.CheckProcess());
-  std::lock_guard claiming(claiming_);
+  std::lock_guard reserving(reserving_);
   std::lock_guard lock(mutex_);
   size_t keep = segments_.size();
-  while (keep > 0 && !segments_[keep - 1].claimed && segments_[keep - 1].free == segment_) --keep;
+  while (keep > 0 && !segments_[keep - 1].reserved && segments_[keep - 1].free == segment_) --keep;
   if (keep == segments_.size()) return Status::Ok();
   TFRA_RETURN_IF_ERROR(file_.Resize(uint64_t{keep} * segment_ * stride_));
   if (fresh_ > keep) free_ -= (fresh_ - keep) * uint64_t{segment_};

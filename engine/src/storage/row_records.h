@@ -1,10 +1,10 @@
 // The records of a tiered table's file, each of which holds a row: which ones are free, and how
 // rows get into them and out of them.
 //
-// Single rows are cheap to read, but not to write. So records come in segments, and a thread that
-// writes claims the free records of one segment and writes what lies between the first and the last
-// of them at once; of the rows in between the same bytes are written again. A record that is in use
-// therefore never changes: it may be read at any time by whoever keeps it from being freed.
+// Reading a single row is cheap, writing one is not. So records come in segments, and a thread that
+// writes reserves the free records of one segment and writes what lies between the first and the
+// last of them at once; of the rows in between the same bytes are written again. A record that is
+// in use therefore never changes: it may be read at any time by whoever keeps it from being freed.
 //
 // Records are freed late (read_guard.h): a thread inside a ReadGuard may read a record that it
 // found in the index, also if the row leaves the record meanwhile.
@@ -26,12 +26,12 @@ namespace tfra {
 // Records have 30 bits, which leaves two for marks.
 inline constexpr uint32_t kMaxRecords = (uint32_t{1} << 30) - 1;
 
-// A row that is to be read, for the one who numbered it so.
+// A row that is to be read. The number is the caller's, for example a position in a batch.
 struct SlowRow {
   uint32_t number;
   uint32_t record;
   const std::byte* row = nullptr;  // After reading.
-  bool seen = false;               // Whether it was needed before.
+  bool seen = false;               // Whether the row was needed before.
 };
 
 // In the order in which reading them is fastest.
@@ -45,18 +45,18 @@ class RowRecords {
   // Records of a segment, at most: fewer of large rows.
   static constexpr uint32_t kMaxSegment = 256;
 
-  // Some free records of one segment, ascending, for one thread to write to. It ends with this
-  // object, however that comes: records that were not taken by then are free again.
-  class Claim {
+  // Some free records of one segment, ascending, for one thread to write to. The reservation ends
+  // with this object: records that were not taken by then are free again.
+  class Reservation {
    public:
-    Claim() = default;
-    ~Claim();
-    Claim(const Claim&) = delete;
-    Claim& operator=(const Claim&) = delete;
+    Reservation() = default;
+    ~Reservation();
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
 
     uint32_t count() const { return count_; }
     uint32_t record(uint32_t k) const { return records_[k]; }
-    // Record k, to be named by the index.
+    // Takes record k, which the index will name.
     uint32_t Take(uint32_t k) {
       taken_[k] = true;
       return records_[k];
@@ -79,10 +79,10 @@ class RowRecords {
   // Rows that are read, or written, at once: as many as fit a cache, and one at least.
   size_t batch_rows() const { return batch_rows_; }
 
-  // Claims up to `want` records, and one at least. REQUIRES: a fresh claim.
-  Status TakeRecords(uint32_t want, Claim* claim);
-  // Writes rows, (claim.count(), stride), to the records of a claim.
-  Status Write(const Claim& claim, const std::byte* rows);
+  // Reserves up to `want` records, and one at least. REQUIRES: a fresh reservation.
+  Status TakeRecords(uint32_t want, Reservation* reservation);
+  // Writes rows, (reservation.count(), stride), to the records of a reservation.
+  Status Write(const Reservation& reservation, const std::byte* rows);
   // Frees records when no reader can be reading them. The index must not name them any more.
   void RetireRecords(std::vector<uint32_t> records);
 
@@ -90,7 +90,7 @@ class RowRecords {
   // batch_rows() of them, or it takes much memory.
   Status Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging);
 
-  // Gives free records at the end of the file back.
+  // Returns free records at the end of the file to the file system.
   Status Trim();
 
   const RowFile& file() const { return file_; }
@@ -99,7 +99,7 @@ class RowRecords {
   struct Segment {
     uint64_t used[kMaxSegment / 64] = {};
     uint16_t free = 0;
-    bool claimed = false;
+    bool reserved = false;
   };
 
   explicit RowRecords(size_t stride);
@@ -108,7 +108,7 @@ class RowRecords {
   void Leave() {
     if (users_.fetch_sub(1) == 1) delete this;
   }
-  // A segment that is not claimed and has many free records, or none (UINT32_MAX).
+  // A segment that is not reserved and has many free records, or none (UINT32_MAX).
   uint32_t FindSegment();
   // Makes segments that no row was in yet.
   Status Grow();
@@ -122,8 +122,8 @@ class RowRecords {
   RowFile file_;
 
   std::atomic<int64_t> users_{1};  // The table, and whoever waits to free records.
-  std::mutex claiming_;            // Held while the file grows; taken before mutex_.
-  uint64_t filled_ = 0;            // Bytes of the file that were written. Guarded by claiming_.
+  std::mutex reserving_;           // Held while the file grows; taken before mutex_.
+  uint64_t filled_ = 0;            // Bytes of the file that were written. Guarded by reserving_.
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Segment> segments_;

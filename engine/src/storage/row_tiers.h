@@ -1,9 +1,9 @@
 // Where the rows of a tiered table are: in memory, or in records of a file.
 //
-// A row number of the index with kSlowRow set is a record of the file; others are rows of the
-// arena. Rows that are needed move to memory; others move to the file to make room for them, those
-// first that were used least lately (tiers/row_mover.h). A row in memory that was only read since
-// it came keeps its record, so that moving it back writes nothing.
+// A row id with kSlowRow set names a record of the file; other row ids name rows of the arena. Rows
+// that are needed move to memory; rows that were not used lately move to the file to make room
+// (tiers/row_mover.h). A row in memory that was only read since it came keeps its record, so that
+// moving it back writes nothing.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace tfra {
 
-// Says that a row number is a record of the file.
+// Says that a row id names a record of the file.
 inline constexpr uint32_t kSlowRow = uint32_t{1} << 31;
 // The record that such a row id names.
 inline uint32_t RecordOf(uint32_t row_id) { return row_id & ~kSlowRow; }
@@ -28,7 +28,7 @@ class RowTiers {
  public:
   // A stripe has room for so many rows in memory, however small fast_bytes is.
   static constexpr uint64_t kMinShare = 4;
-  // Rows in memory of one stripe, at most: their numbers have 30 bits.
+  // Rows in memory of one stripe, at most: row ids have 30 bits.
   static constexpr uint64_t kMaxShare = (uint64_t{1} << 30) / kStripes;
 
   RowTiers(const Tiers& tiers, size_t stride, bool string_keys);
@@ -45,7 +45,7 @@ class RowTiers {
   // What is kept of a row in memory besides the row.
   static constexpr size_t kRowOverhead = sizeof(uint32_t) + sizeof(uint8_t);
 
-  // Makes the marks of a row that was taken and is to be written: its content is nowhere else.
+  // Makes the marks of a new row, which is not in the file.
   Status Start(uint32_t row) {
     if (row >= covered_.load(std::memory_order_acquire)) TFRA_RETURN_IF_ERROR(Cover(row));
     Mark(row) = kNoRecord | kDirty;
@@ -55,15 +55,15 @@ class RowTiers {
 
   // How much a row was used lately. Any thread.
   static constexpr uint8_t kMaxRecency = 3;
-  // It came for a write that is still to be done; cold after that. Most rows that a write needs
-  // are needed once in a long while.
+  // The row was fetched for a write that is still to be done; its recency is 0 after that, because
+  // most rows that a write needs are needed once in a long while.
   static constexpr uint8_t kFetched = kMaxRecency + 1;
   [[gnu::always_inline]] void Warm(uint32_t row) {
     const uint8_t recency = Recency(row);
     if (recency != kMaxRecency)
       SetRecency(row, recency < kMaxRecency ? static_cast<uint8_t>(recency + 1) : 1);
   }
-  // The search for rows that leave has come by.
+  // Lowers the recency: the search for rows that leave has passed the row.
   void Cool(uint32_t row, uint8_t recency) {
     SetRecency(row, recency == kFetched ? 0 : static_cast<uint8_t>(recency - 1));
   }
@@ -80,19 +80,19 @@ class RowTiers {
   static constexpr uint32_t kWriting = uint32_t{1} << 30;
   static constexpr uint32_t kDirty = uint32_t{1} << 31;
   uint32_t& Mark(uint32_t row) { return *reinterpret_cast<uint32_t*>(marks_.At(row)); }
-  // Its content changes, which it may have come for.
+  // Notes that the content of a row changes.
   [[gnu::always_inline]] void NoteWrite(uint32_t row) {
     Mark(row) |= kDirty;
     if (Recency(row) == kFetched) SetRecency(row, 0);
   }
   static bool IsClean(uint32_t mark) { return mark < kNoRecord; }
-  // The record that a row has for itself when it leaves: the one it came from, or kNoRecord.
+  // The record that a row still owns: the one it came from, or kNoRecord.
   static uint32_t OwnRecord(uint32_t mark) {
     return mark & kWriting ? kNoRecord : mark & kNoRecord;
   }
 
-  // Whether the row of a record was needed before, not too long ago. It then has been now. Any
-  // thread.
+  // Whether the row of a record was needed before, not too long ago. Notes that it is needed now.
+  // Any thread.
   bool SeenBefore(uint32_t record);
 
   // A string key by the record of its row: keys are compared without reading the file. Written with
@@ -127,7 +127,7 @@ class RowTiers {
   const bool string_keys_;
   const uint64_t share_;
   RowRecords* records_ = nullptr;
-  // By row number, and by record. Nothing is handed out: only their memory is used.
+  // Arrays by row id (marks_, recency_) and by record (keys_, seen_).
   RowArena marks_, recency_, keys_, seen_;
   std::atomic<uint64_t> seen_count_{0};
   std::mutex covering_;

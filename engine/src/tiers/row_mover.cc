@@ -267,14 +267,14 @@ Status RowMover::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
   RowRecords& records = state_.tiers->records();
   Status status;
   for (size_t begin = 0; begin < victims.size();) {
-    RowRecords::Claim claim;
+    RowRecords::Reservation reservation;
     size_t count = victims.size() - begin;
     if (status.ok()) {
-      status = records.TakeRecords(static_cast<uint32_t>(count), &claim);
+      status = records.TakeRecords(static_cast<uint32_t>(count), &reservation);
       if (status.ok()) {
-        count = claim.count();
-        status = state_.tiers->CoverRecord(claim.record(claim.count() - 1));
-        if (status.ok()) status = records.Write(claim, rows + begin * state_.layout.stride);
+        count = reservation.count();
+        status = state_.tiers->CoverRecord(reservation.record(reservation.count() - 1));
+        if (status.ok()) status = records.Write(reservation, rows + begin * state_.layout.stride);
       }
     }
     std::lock_guard lock(stripe.mutex());
@@ -286,7 +286,7 @@ Status RowMover::WriteVictims(uint32_t s, const std::vector<Victim>& victims,
                                      [&](uint32_t row_id) { return row_id == victim.row; });
       uint32_t& mark = state_.tiers->Mark(victim.row);
       if (status.ok() && entry && mark == (RowTiers::kNoRecord | RowTiers::kWriting)) {
-        const uint32_t record = claim.Take(static_cast<uint32_t>(k));
+        const uint32_t record = reservation.Take(static_cast<uint32_t>(k));
         if (state_.has_string_keys()) state_.tiers->SetKey(record, state_.KeyOf(victim.row));
         MoveEntry(entry, record | kSlowRow);
         mark = RowTiers::kNoRecord | RowTiers::kDirty;
