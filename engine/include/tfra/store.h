@@ -133,6 +133,7 @@ class Store {
 
   // removed: how many of the keys were in the store.
   virtual Status Remove(const KeyBatch& keys, size_t* removed) = 0;
+  // Removes all rows, and forgets the keys that wait to enter. May keep the memory for reuse.
   virtual Status Clear() = 0;
 
   // Fills `batch` with about `max_rows` rows from the cursor on, a little more if that is easier,
