@@ -13,6 +13,7 @@ row of another place of the arrays.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -22,11 +23,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfra import _native
+from tfra._shared.json_values import bytes_value, number_value, of_bytes_value
+
 Columns = dict[str, Any]
 State = dict[str, Any]
 
 _SLOTS = {"none": 0, "sgd": 0, "sgd momentum": 1, "adam": 2, "nadam": 2, "adamax": 2, "lion": 1}
 _SLOTS |= {"adam amsgrad": 3, "adamw": 2, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "ftrl": 2}
+_ACCUMULATORS = ("adagrad", "rowwise_adagrad", "ftrl")
 _CUSTOM = re.compile(r"((?:[0-9a-f]{2})+):(row|scalar):([0-9a-f]{16})")
 
 
@@ -64,7 +69,7 @@ class Kind:
         w, s = (3 if self.waiting else 0), (2 if self.sums else 0)
         numbers = rng.permutation(1000)[: n + w + s] - 500
         keys = self._typed(numbers, self.key_dtype)
-        elements = slot_elements(self.rule, self.dim)
+        elements = slot_elements(rule_of(self.rule.encode()), self.dim)
         assert elements is not None
         columns = {
             "keys": keys[:n],
@@ -92,22 +97,55 @@ class Kind:
         return strings.reshape(numbers.shape)
 
 
-def slot_elements(rule: str, dim: int) -> int | None:
-    """How many numbers the slots of a row have; None if it is not the text of a rule."""
-    if rule in _SLOTS:
-        return _SLOTS[rule] * dim
-    if re.fullmatch(r"(adagrad|ftrl) initial_accumulator=[0-9a-f]{16}", rule):
-        (initial,) = struct.unpack("<d", bytes.fromhex(rule[-16:]))
-        good = np.isfinite(initial) and initial >= 0 and initial != 0.1
-        return _SLOTS[rule.split(" ")[0]] * dim if good else None
-    kind, *words = rule.split(" ")
-    slots = [_CUSTOM.fullmatch(word) for word in words]
-    if kind != "custom" or None in slots or len(slots) > 64:
+def rule_of(text: bytes) -> dict[str, Any] | None:
+    """The rule that a content says, in the form of a spec; None if it is not one.
+
+    Contents hold the JSON form of a spec. Those of version 0.1 hold the text of a rule.
+    """
+    if text.startswith(b"{"):
+        try:
+            return json.loads(_native.parse_spec(text.decode()))["rule"]
+        except ValueError:
+            return None
+    name, *words = text.decode("latin-1").split(" ")
+    if name == "custom":
+        slots = [_CUSTOM.fullmatch(word) for word in words]
+        return (
+            None if None in slots else {"kind": "custom", "slots": [_slot(s) for s in slots if s]}
+        )
+    rule: dict[str, Any] = {"kind": name}
+    accumulator = 0.1
+    if words and (found := re.fullmatch(r"initial_accumulator=([0-9a-f]{16})", words[-1])):
+        (accumulator,) = struct.unpack("<d", bytes.fromhex(found[1]))
+        if name not in _ACCUMULATORS or accumulator == 0.1:
+            return None
+        words.pop()
+    rule |= dict.fromkeys(words, True)
+    if name in _ACCUMULATORS:
+        rule["initial_accumulator"] = number_value(accumulator)
+    return rule if len(words) == len(set(words)) else None
+
+
+def _slot(slot: re.Match[str]) -> dict[str, Any]:
+    (initial,) = struct.unpack("<d", bytes.fromhex(slot[3]))
+    name = bytes_value(bytes.fromhex(slot[1]))
+    return {"name": name, "scalar": slot[2] == "scalar", "initial": number_value(initial)}
+
+
+def slot_elements(rule: dict[str, Any] | None, dim: int) -> int | None:
+    """How many numbers the slots of a row have; None if a table can't have the rule."""
+    if rule is None:
         return None
-    names = [slot[1] for slot in slots if slot]
-    if len(set(names)) != len(names) or max(map(len, names), default=0) > 512:
-        return None
-    return sum(dim if slot[2] == "row" else 1 for slot in slots if slot)
+    if rule["kind"] == "custom":
+        names = [of_bytes_value(slot["name"]) for slot in rule["slots"]]
+        good = len(names) <= 64 and len(set(names)) == len(names)
+        if not good or any(not 1 <= len(name) <= 256 for name in names):
+            return None
+        return sum(1 if slot["scalar"] else dim for slot in rule["slots"])
+    initial = float(rule.get("initial_accumulator", 0.1))
+    switches = [name for name in rule if name not in ("kind", "initial_accumulator")]
+    count = _SLOTS.get(" ".join([rule["kind"], *switches]))
+    return count * dim if count is not None and np.isfinite(initial) and initial >= 0 else None
 
 
 def _as(array: Any, dtype: str) -> Any:
@@ -199,9 +237,10 @@ def state_of_columns(columns: Columns, kind: Kind) -> State | None:
     rule = columns["rule"]
     if rule.shape != (1,):
         return None
-    text = rule[0].decode("latin-1")
-    elements = slot_elements(text, kind.dim)
-    if elements is None or (text != "none" and not tf.as_dtype(kind.value_dtype).is_floating):
+    saved = rule_of(rule[0])
+    elements = slot_elements(saved, kind.dim)
+    has_rule = saved is not None and saved["kind"] != "none"
+    if elements is None or (has_rule and not tf.as_dtype(kind.value_dtype).is_floating):
         return None
     n, w = columns["keys"].size, columns["waiting_keys"].size
     shapes: dict[str, list[tuple[int, ...]]] = {
@@ -238,8 +277,8 @@ def state_of_columns(columns: Columns, kind: Kind) -> State | None:
         return dict(zip(columns[keys].tolist(), found, strict=True))
 
     state: State = {"values": by_key("keys", "values"), "rule": None, "slots": None}
-    if text != "none":
-        state |= {"rule": text, "slots": by_key("keys", "slots")}
+    if has_rule:
+        state |= {"rule": json.dumps(saved, sort_keys=True), "slots": by_key("keys", "slots")}
     has_metadata = kind.metadata and columns["metadata"].shape[1] == 2
     state["metadata"] = by_key("keys", "metadata") if has_metadata else None
     has_scores = kind.bounded and columns["scores"].size == n

@@ -453,6 +453,8 @@ NB_MODULE(_native, m) {
   DefineBounded(table);
 
   m.def(
+      "parse_spec", [](const std::string& json) { return PrintTableSpec(SpecOf(json)); }, "json"_a);
+  m.def(
       "estimate_memory",
       [](const std::string& spec, int64_t keys, double key_bytes) {
         TableStats estimate;

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tfra import _native, initializers
 from tfra import admission as admissions
-from tfra import initializers
 from tfra._shared import arrays
 from tfra._shared.json_values import bytes_value, of_bytes_value, of_number_value
 from tfra._shared.rule import Rule
@@ -103,37 +103,23 @@ class TableSpec:
 
     @classmethod
     def from_json(cls, text: str) -> TableSpec:
-        """Returns the spec that a JSON form of the engine describes.
+        """Returns the spec that a text in JSON describes.
 
         Raises:
-            ValueError: If the text is not such a form.
+            ValueError: If the text is no JSON, or a field is missing, unknown or out of range.
         """
-        try:
-            config = json.loads(text)
-            return cls._from_config(config)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"Expected the JSON form of a TableSpec. Received: {text!r}"
-            ) from error
-
-    @classmethod
-    def _from_config(cls, config: dict[str, Any]) -> TableSpec:
-        if config["version"] != _VERSION:
-            raise ValueError(
-                f"`version`: expected {_VERSION}, the only one that this version of tfra reads. "
-                f"Received: {config['version']!r}"
-            )
+        config = json.loads(_native.parse_spec(text))
         bound, tiers = config.get("bound"), config.get("tiers")
-        initial = config.get("initializer", {"kind": "zeros"})
+        initial = config["initializer"]
         fields: dict[str, Any] = {
             "dim": config["dim"],
             "key_dtype": config["key_type"],
             "value_dtype": config["value_type"],
             "scalar": config.get("scalar", False),
             "initializer": _initializer_of(initial, config["value_type"]),
-            "seed": initial.get("seed", 0),
-            "rule": Rule.from_config(config.get("rule", {"kind": "none"})),
-            "metadata": config.get("metadata", False),
+            "seed": initial["seed"],
+            "rule": Rule.from_config(config["rule"]),
+            "metadata": config["metadata"],
             "admission": admissions.from_spec(config.get("admission")),
             "capacity": config.get("initial_capacity", 0),
         }
@@ -172,6 +158,5 @@ def _initializer_of(config: dict[str, Any], value_dtype: str) -> initializers.In
         case "normal" | "truncated_normal" as kind:
             made = initializers.Normal if kind == "normal" else initializers.TruncatedNormal
             return made(of_number_value(config["mean"]), of_number_value(config["stddev"]))
-        case "zeros":
+        case _:
             return initializers.Zeros()
-    raise ValueError(f"`initializer`: expected a known kind. Received: {config['kind']!r}")

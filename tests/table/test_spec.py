@@ -104,7 +104,7 @@ def test_the_engine_names_the_wrong_field(change: dict, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"version": 1}', '{"version": 9}'])
 def test_texts_that_are_no_specs_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="Received"):
+    with pytest.raises(ValueError, match=r"the JSON text of a table's spec: .*expected"):
         tfra.TableSpec.from_json(text)
 
 

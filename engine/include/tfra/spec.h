@@ -100,8 +100,8 @@ struct RuleSpec {
   bool operator==(const RuleSpec&) const = default;
 };
 
-// The slots that a row carries with a rule, in their order in memory. Their names are listed nowhere
-// else.
+// The slots that a row carries with a rule, in their order in memory. Their names are listed
+// nowhere else.
 std::vector<SlotSpec> SlotLayout(const RuleSpec& rule);
 
 // Numbers of one optimizer step. Each rule reads those its Keras 3 namesake has.

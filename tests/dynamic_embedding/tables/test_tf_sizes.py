@@ -41,9 +41,6 @@ def build(layer: Any) -> None:
     layer.build((None,))
 
 
-CREATE = {"key_dtype": tf.int64, "value_dtype": tf.float32, "dim": 2, "capacity": 0,
-          "initializer": "zeros"}  # fmt: skip
-
 NUMBERS: list[tuple[str, Number]] = [
     ("Variable(dim)", Number("dim", lambda n: de.Variable(dim=n), 1, MAX_DIM)),
     ("Variable(dim, initializer)", Number(
@@ -128,23 +125,31 @@ def test_every_number() -> None:
     assert not problems, "\n".join(problems)
 
 
-WRONG_ATTRIBUTES = {
-    "dim": (-1, -(2**63), 2**24 + 1, 2**32, 2**62, 2**63 - 1),
-    "capacity": (-1, -(2**63), 2**32, 2**62, 2**63 - 1),
-    "max_capacity": (-1, -(2**63), 2**32, 2**62, 2**63 - 1),
-    "fast_bytes": (-1, -(2**63)),
-    "step_per_epoch": (-1, -(2**63)),
+WRONG_SIZES = {
+    "dim": (-1, 0, -(2**63), 2**24 + 1, 2**32, 2**62, 2**63 - 1),
+    "initial_capacity": (-1, -(2**63), 2**32, 2**62, 2**63 - 1),
+    "bound.max_capacity": (-1, 0, -(2**63), 2**32, 2**62, 2**63 - 1),
+    "tiers.fast_bytes": (-1, -(2**63), 2**64),
+    "bound.steps_per_epoch": (-1, -(2**63), 2**63),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [(name, value) for name, wrong in WRONG_ATTRIBUTES.items() for value in wrong],
+    [(name, value) for name, wrong in WRONG_SIZES.items() for value in wrong],
 )
-def test_attributes_of_the_op_that_creates_a_table(name: str, value: int) -> None:
+def test_the_spec_of_the_op_that_creates_a_table(name: str, value: int) -> None:
+    spec = json.loads(tfra.TableSpec(dim=2, max_capacity=9, fast_bytes=4096).to_json())
+    *parents, field = name.split(".")
+    owner = spec
+    for parent in parents:
+        owner = owner[parent]
+    owner[field] = value
     handle = tf.raw_ops.VarHandleOp(shared_name=ANONYMOUS, dtype=tf.int64, shape=[1])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name}.*{value}"):
-        ops.tfra_table_create(handle, **{**CREATE, name: value})
+    # An integer beyond 64 bits is shown as JSON holds it, as a float.
+    shown = value if value < 2**64 else r"1\.8446744073709552e\+19"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"`{name}`.*{shown}"):
+        ops.tfra_table_create(handle, spec=json.dumps(spec))
 
 
 def test_whole_floats_are_sizes() -> None:
