@@ -19,6 +19,7 @@ LAYERS = (
     ("spec",),
     ("_table",),
     ("table",),
+    ("store",),
     ("__init__",),
     ("dynamic_embedding/_platform",),
     ("dynamic_embedding/_saving",),

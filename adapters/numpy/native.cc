@@ -82,6 +82,21 @@ class NativeTable {
     return nb::none();
   }
 
+  // Values and slots together: each row is read as a whole.
+  void LookupRows(const KeysArgument& keys_argument, const OutBytes& values,
+                  const OutBytes& slots) {
+    const auto table = use();
+    const Keys keys(keys_argument);
+    const size_t value_bytes = dim() * SizeOf(type());
+    const size_t slot_bytes = table->slot_elements() * SizeOf(ComputeType(type()));
+    RequireBytes(values.size(), keys.size() * value_bytes, "values");
+    RequireBytes(slots.size(), keys.size() * slot_bytes, "slots");
+    RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
+      return table->LookupRows(keys.part(begin, end), values.data() + begin * value_bytes,
+                               slot_bytes == 0 ? nullptr : slots.data() + begin * slot_bytes);
+    });
+  }
+
   void Contains(const KeysArgument& keys_argument, const OutBytes& exists) {
     const auto table = use();
     const Keys keys(keys_argument);
@@ -420,6 +435,7 @@ NB_MODULE(_native, m) {
       .def("spec", &NativeTable::Spec)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
+      .def("lookup_rows", &NativeTable::LookupRows, "keys"_a, "values"_a, "slots"_a)
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
       .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none(),
            "metadata"_a.none(), "scores"_a.none())

@@ -23,6 +23,7 @@ from tfra._shared.stats import Histogram, RowHistograms, TableStats
 from tfra._shared.threads import get_num_threads, set_num_threads
 from tfra._table.memory import estimate_memory
 from tfra.spec import TableSpec
+from tfra.store import Store, TableStore
 from tfra.table import Table
 
 __version__ = version("tfra")
@@ -44,9 +45,11 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Histogram",
     "RowHistograms",
+    "Store",
     "Table",
     "TableSpec",
     "TableStats",
+    "TableStore",
     "__version__",
     "admission",
     "estimate_memory",

@@ -24,6 +24,9 @@ class NativeTable:
         out: NDArray[np.uint8] | None,
         exists: NDArray[np.uint8] | None,
     ) -> list[bytes] | None: ...
+    def lookup_rows(
+        self, keys: _Keys, values: NDArray[np.uint8], slots: NDArray[np.uint8]
+    ) -> None: ...
     def contains(self, keys: _Keys, exists: NDArray[np.uint8]) -> None: ...
     def assign(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tfra import _native, initializers
@@ -67,6 +68,34 @@ class TableSpec:
     steps_per_epoch: int = 0
     fast_bytes: int | None = None
     tier_directory: str | None = None
+
+    @cached_property
+    def slots(self) -> dict[str, int]:
+        """How many numbers each optimizer slot of a row has, by name, in their order."""
+        slots = _native.rule_slots(self.rule.to_json())
+        return {name: 1 if scalar else self.dim for name, scalar in slots}
+
+    @cached_property
+    def value_bytes(self) -> int:
+        """How many bytes the value of a row has.
+
+        Raises:
+            TypeError: If values are strings, which have no fixed size.
+        """
+        dtype = arrays.value_dtype(self.value_dtype)
+        if dtype == arrays.STRING:
+            raise TypeError("`value_dtype`: expected values of a fixed size. Received: string")
+        return self.dim * dtype.itemsize
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """How many bytes a row has, `[value | slots]`, as a `Store` keeps it.
+
+        Raises:
+            TypeError: If values are strings, which have no fixed size.
+        """
+        slot_dtype = arrays.compute_dtype(arrays.value_dtype(self.value_dtype))
+        return self.value_bytes + sum(self.slots.values()) * slot_dtype.itemsize
 
     def to_json(self) -> str:
         """Returns the JSON form.

@@ -146,6 +146,30 @@ class Table(Shown):
         self._params: _native.UpdateParams | None = None  # Of steps as the optimizer has them.
 
     @classmethod
+    def from_spec(
+        cls, spec: TableSpec, *, optimizer: optimizers.Optimizer | str | None = None
+    ) -> Table:
+        """Returns a new table of this description.
+
+        Example:
+        >>> import tfra
+        >>> spec = tfra.TableSpec(dim=2, key_dtype="string")
+        >>> tfra.Table.from_spec(spec).spec == spec
+        True
+
+        Args:
+            spec: What the table is to be. Its rule decides the slots of the rows.
+            optimizer: What `apply_gradients` takes steps by; see `from_handle`.
+
+        Raises:
+            TypeError: If the spec has int32 keys, or the optimizer is unknown.
+            ValueError: If the spec is not one that a table can have, or has other slots.
+        """
+        with naming_the_directory():
+            native = _native.NativeTable(spec.to_json())
+        return cls.from_handle(native.handle(), optimizer=optimizer)
+
+    @classmethod
     def from_handle(
         cls, handle: int, *, optimizer: optimizers.Optimizer | str | None = None
     ) -> Table:
@@ -347,6 +371,32 @@ class Table(Shown):
                 arrays.refuse_overlap(out, {"keys": flat, "default": rows})
             self._native.lookup(flat, kind, rows, arrays.raw_bytes(result), mask)
         return result if exists is None else (result, exists)
+
+    def lookup_with_slots(self, keys: Any) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """Returns the rows of keys and their optimizer slots. Inserts nothing.
+
+        Args:
+            keys: Keys of any shape.
+
+        Returns:
+            An array `keys.shape + (dim,)`, and the slots by name, as `upsert` takes them; keys
+            without a row get their initial value and slots.
+
+        Raises:
+            TypeError: If keys are of another dtype than the table's, or the values are strings.
+        """
+        flat, shape = self._rows.flat_keys(keys)
+        if self._rows.has_string_values:
+            raise TypeError("`lookup_with_slots` needs numbers. Received: a table of strings")
+        values = np.empty((*shape, self._rows.dim), self._rows.value_dtype)
+        width = sum(self._rows.slots.values())
+        packed = np.empty((*shape, width), self._rows.slot_dtype)
+        self._native.lookup_rows(flat, arrays.raw_bytes(values), arrays.raw_bytes(packed))
+        slots, first = {}, 0
+        for name, elements in self._rows.slots.items():
+            slots[name] = packed[..., first : first + elements]
+            first += elements
+        return values, slots
 
     def contains(self, keys: Any) -> NDArray[np.bool_]:
         """Returns which keys have a row, in their shape.
