@@ -27,11 +27,11 @@ class DictStore(tfra.Store):
     def lookup(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns rows, and which keys have one."""
         with self.lock:
+            width = self.spec.row_bytes
             found = [self._rows.get(key) for key in keys.tolist()]
-        missing = bytes(self.spec.row_bytes)
-        rows = b"".join(missing if row is None else row for row in found)
+        rows = b"".join(bytes(width) if row is None else row for row in found)
         exists = np.array([row is not None for row in found], np.bool_)
-        return np.frombuffer(rows, np.uint8).reshape(len(keys), self.spec.row_bytes), exists
+        return np.frombuffer(rows, np.uint8).reshape(len(keys), width), exists
 
     def assign(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """Inserts or overwrites rows."""

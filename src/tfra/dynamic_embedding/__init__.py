@@ -17,6 +17,7 @@ from tfra.dynamic_embedding._lookup.embedding_ops import (
     safe_embedding_lookup_sparse,
     trainable_wrapper_filter,
 )
+from tfra.dynamic_embedding._stores.store_creator import StoreCreator
 from tfra.dynamic_embedding._tables.config import (
     CuckooHashTableConfig,
     HkvEvictStrategy,
@@ -60,6 +61,7 @@ __all__ = [
     "KVCreator",
     "ModelMode",
     "RestrictPolicy",
+    "StoreCreator",
     "TimestampRestrictPolicy",
     "TrainableWrapper",
     "Variable",

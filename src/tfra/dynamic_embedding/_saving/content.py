@@ -43,6 +43,15 @@ class SavedTable(Protocol):
     def create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table, unless it is there, behind this handle."""
 
+    def stored_rows(self) -> Content | None:
+        """Returns the keys, values, slots and metadata of all rows, if they are in a store.
+
+        None: the rows are in the engine's table.
+        """
+
+    def take_restored_rows(self) -> Any:
+        """Moves the rows of the engine's table to the store, if there is one: returns the op."""
+
 
 # Where an export by parts begins: see `HashTable.export_part`.
 FIRST_PART = (0, 0, 0)
@@ -56,6 +65,9 @@ def export_tables(
     tables: Sequence[SavedTable], name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns all keys and rows of some tables of one kind, one table after the other."""
+    stored = _stored_rows(tables)
+    if stored is not None:
+        return stored["keys"], stored["values"]
     parts = []
     for group in _by_device(tables):
         parts.append(_op_on(ops.tfra_export, group, name, Tv=tables[0].value_dtype))
@@ -92,7 +104,13 @@ def content_of(tables: Sequence[SavedTable]) -> Content:
     parts = [_op_on(ops.tfra_content_admission, group, None) for group in _by_device(tables)]
     for name in WAITING:
         content[name] = _concat([getattr(part, name.removeprefix("waiting_")) for part in parts])
-    return content
+    return {**content, **(_stored_rows(tables) or {})}
+
+
+def _stored_rows(tables: Sequence[SavedTable]) -> Content | None:
+    """Returns the rows of tables that have them in stores, one table after the other."""
+    parts = [rows for rows in (table.stored_rows() for table in tables) if rows is not None]
+    return {name: _concat([part[name] for part in parts]) for name in parts[0]} if parts else None
 
 
 def content_when_written(
@@ -202,7 +220,9 @@ def restore_tables(
             )
         restored.append(op)
         done += len(group)
-    return None if tf.executing_eagerly() else tf.group(*restored)
+    with tf.control_dependencies([op for op in restored if op is not None]):
+        restored += [table.take_restored_rows() for table in tables]
+    return None if tf.executing_eagerly() else tf.group(*[op for op in restored if op is not None])
 
 
 def _require_length(content: Content, table: SavedTable) -> None:

@@ -234,6 +234,14 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
             return [self.create_at(self.resource_handle)]
         return [self._creator]
 
+    def stored_rows(self) -> Content | None:
+        """None, since the rows are in the engine. See `SavedTable`."""
+        return None
+
+    def take_restored_rows(self) -> Any:
+        """Nothing to do, since the rows are in the engine. See `SavedTable`."""
+        return None
+
     def ready(self) -> Any:
         """A context in which ops find the table made."""
         return tf.control_dependencies(self.creators())

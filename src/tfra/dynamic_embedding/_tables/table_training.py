@@ -41,6 +41,17 @@ class TrainedTable(Protocol):
         """What a writing op is told of the scores of its keys."""
 
 
+def pool_rows(
+    rows: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str, max_norm: float
+) -> tf.Tensor:
+    """Combines runs of rows that were looked up. 0 is no norm."""
+    if max_norm:
+        rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
+    dtype = arguments.compute_dtype(rows.dtype)
+    pooled = ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
+    return tf.ensure_shape(pooled, [None, rows.shape[-1]])
+
+
 class TableTraining:
     """How layers and optimizers use a table. See `rules.py` for rules and their texts.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.tf import ops, tf
+from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tables.initializers import ComputedRows
 from tfra.dynamic_embedding._tables.partitions import Partitions
+from tfra.dynamic_embedding._tables.table_training import pool_rows
 
 
 class VariableRows:
@@ -30,7 +30,6 @@ class VariableRows:
         self._computed = computed
         self._has_admission = has_admission
         self._key_dtype = first.key_dtype
-        self._value_dtype = first.value_dtype
         self._dim = first.dim
 
     @property
@@ -77,11 +76,7 @@ class VariableRows:
             table = self._partitions.tables[0]
             return table.training.lookup_pooled(keys, row_splits, weights, combiner, max_norm)
         rows = self.lookup_to_train(keys) if training else self.lookup(keys)
-        if max_norm:
-            rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
-        dtype = arguments.compute_dtype(self._value_dtype)
-        pooled = ops.tfra_pool_rows(rows, row_splits, weights, Ts=dtype, combiner=combiner)
-        return tf.ensure_shape(pooled, [None, self._dim])
+        return pool_rows(rows, row_splits, weights, combiner, max_norm)
 
     def store_new(self, keys: tf.Tensor) -> Any:
         """Inserts keys that may enter, with rows that the user's function makes."""

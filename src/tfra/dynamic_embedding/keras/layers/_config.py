@@ -9,6 +9,7 @@ import numpy as np
 from tfra.admission import Admission
 from tfra.admission import get as get_admission
 from tfra.dynamic_embedding._platform.keras import keras
+from tfra.dynamic_embedding._stores.store_creator import StoreCreator
 from tfra.dynamic_embedding._tables.creators import (
     CuckooHashTableCreator,
     HkvHashTableCreator,
@@ -21,6 +22,7 @@ from tfra.dynamic_embedding._upkeep.restrict_policies import (
 for _class in (
     CuckooHashTableCreator,
     HkvHashTableCreator,
+    StoreCreator,
     TimestampRestrictPolicy,
     FrequencyRestrictPolicy,
 ):

@@ -1,0 +1,1 @@
+"""Tables whose rows are in a store of the user."""

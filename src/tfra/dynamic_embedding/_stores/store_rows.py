@@ -1,0 +1,196 @@
+"""What a table does with the rows of its store, over NumPy arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfra import _native
+from tfra._shared import arrays
+from tfra._shared.rule import Rule
+from tfra.spec import TableSpec
+from tfra.store import Keys, Rows, Store, TableStore, join_rows, split_rows
+from tfra.table import Table
+
+Array = NDArray[Any]
+
+
+class StoreRows:
+    """The rows of a store, changed as those of an engine's table would be.
+
+    To change rows, the engine gets a small table of those of the batch, runs the operation there,
+    and the result goes back to the store. So all numbers are those of the engine.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._bound: str | None = None  # The optimizer whose slots the rows have.
+        self._slots_start_anew = False
+
+    @property
+    def spec(self) -> TableSpec:
+        """The spec of the store; its rule is that of the bound optimizer."""
+        return self._store.spec
+
+    def lookup(self, keys: Keys) -> tuple[Array, Array]:
+        """Returns the values of keys, and which exist. Missing values have no meaning."""
+        rows, exists = self._store.lookup(keys)
+        spec = self.spec  # Another thread may just change its rule, but not its values.
+        values = np.ascontiguousarray(rows[:, : spec.value_bytes])
+        return values.view(arrays.value_dtype(spec.value_dtype)), exists
+
+    def assign(self, keys: Keys, values: Array) -> None:
+        """Inserts or overwrites values. Rows keep their slots, and new ones get initial slots."""
+        self._change(keys, lambda table, mine: table.upsert(keys[mine], values[mine]))
+
+    def accumulate(self, keys: Keys, deltas: Array, exists: Array) -> None:
+        """Adds to values, or inserts; see `tfra.Table.accum`."""
+        self._change(keys, lambda table, mine: table.accum(keys[mine], deltas[mine], exists[mine]))
+
+    def remove(self, keys: Keys) -> int:
+        """Removes keys, and returns how many were there."""
+        return self._store.remove(keys)
+
+    def clear(self) -> None:
+        """Removes all keys."""
+        self._store.clear()
+
+    def size(self) -> int:
+        """Returns the number of keys."""
+        return self._store.size()
+
+    def export(self) -> tuple[Keys, Array, Array]:
+        """Returns all keys, their values, and all slots side by side."""
+        spec = self.spec
+        key_dtype = arrays.key_dtype(spec.key_dtype)
+        batches = [(np.empty(0, key_dtype), np.empty((0, spec.row_bytes), np.uint8))]
+        batches.extend(self._store.export())
+        keys, rows = (np.concatenate(column) for column in zip(*batches, strict=True))
+        return keys, *self._values_and_slots(rows)
+
+    def replace(self, content: TableStore) -> None:
+        """Replaces all rows by those of a table that was restored. No optimizer is bound then."""
+        with self._store.lock:
+            self._store.clear()
+            self._store.change_spec(self._with_rule(content.spec.rule), lambda keys, rows: rows)
+            self._store.import_rows(content.export())
+            self._bound, self._slots_start_anew = None, False
+
+    # --- Training.
+
+    def bind(self, optimizer: str, step: int) -> None:
+        """Notes which optimizer takes steps; see `TrainedTable` of the engine, which refuses some.
+
+        Args:
+            optimizer: A name that no other optimizer has.
+            step: The number of the step, from 1; 0 if the optimizer does not count them.
+        """
+        with self._store.lock:
+            if optimizer == self._bound:
+                return
+            goes_on = step > 1 or (step == 0 and self._bound is None)
+            self._bound = optimizer
+            self._slots_start_anew = not goes_on and bool(self.spec.slots)
+
+    def apply_gradients(
+        self, keys: Keys, gradients: Array, learning_rate: float, step: int, rule: str, params: str
+    ) -> None:
+        """Takes one step of an update rule of the engine."""
+        self._use_rule(rule)
+        numbers = {**json.loads(params), "learning_rate": float(learning_rate)}
+        update = _native.UpdateParams(json.dumps(numbers))
+
+        def take_step(table: Table, mine: Array) -> None:
+            flat, _ = arrays.flat_keys(keys[mine], table.key_dtype)
+            raw = arrays.raw_bytes(gradients[mine])
+            native = _native.NativeTable.from_handle(table.handle, rule)
+            native.apply_gradients(flat, raw, gradients.dtype.name, update, int(step), None)
+
+        self._change(keys, take_step)
+
+    def lookup_rows(self, keys: Keys, rule: str) -> tuple[Array, Array]:
+        """Returns values and slots of keys, initial ones where they are missing."""
+        self._use_rule(rule)
+        rows, exists = self._store.lookup(keys)
+        initial, _ = self._in_engine().lookup(keys)
+        return self._values_and_slots(np.where(exists[:, None], rows, initial))
+
+    def write_rows(self, keys: Keys, values: Array, slots: Array, rule: str, add: bool) -> None:
+        """Assigns values and slots of distinct keys, or adds them to those that are there."""
+        self._use_rule(rule)
+        if not add:
+            self._store.assign(keys, join_rows(values, slots))
+            return
+
+        def add_rows(table: Table, mine: Array) -> None:
+            store = TableStore(table)
+            old_values, old_slots = self._values_and_slots(store.lookup(keys[mine])[0])
+            store.assign(keys[mine], join_rows(old_values + values[mine], old_slots + slots[mine]))
+
+        self._change(keys, add_rows)
+
+    def _use_rule(self, text: str) -> None:
+        """Gives all rows the slots of a rule, if they have others."""
+        rule = Rule.from_config(json.loads(text))
+        with self._store.lock:
+            old, anew = self.spec, self._slots_start_anew
+            if rule == old.rule and not anew:
+                return
+            new = self._with_rule(rule)
+            self._store.change_spec(new, lambda keys, rows: _converted(keys, rows, old, new, anew))
+            self._slots_start_anew = False
+
+    def _with_rule(self, rule: Rule) -> TableSpec:
+        return dataclasses.replace(self.spec, rule=rule)
+
+    def _change(self, keys: Keys, operation: Callable[[Table, Array], Any]) -> None:
+        """Runs an operation on a table of the rows of these keys, and stores what it leaves there.
+
+        Args:
+            keys: Keys, which may repeat.
+            operation: Called with the table, and which of `keys` are to be changed.
+        """
+        distinct = np.unique(keys)
+
+        def changed(some: Keys, rows: Rows, exists: Array) -> tuple[Keys, Rows]:
+            engine = self._in_engine()
+            engine.assign(some[exists], rows[exists])
+            mine = np.ones(len(keys), np.bool_)
+            if len(some) < len(distinct):
+                wanted = set(some.tolist())
+                mine[:] = [key in wanted for key in keys.tolist()]
+            operation(engine.table, mine)
+            rows, exists = engine.lookup(some)
+            return some[exists], rows[exists]
+
+        self._store.update(distinct, changed)
+
+    def _in_engine(self) -> TableStore:
+        """An empty table of the engine."""
+        return TableStore(Table.from_spec(dataclasses.replace(self.spec, capacity=0)))
+
+    def _values_and_slots(self, rows: Rows) -> tuple[Array, Array]:
+        values, slots = split_rows(self.spec, rows)
+        none = np.empty((len(rows), 0), arrays.compute_dtype(values.dtype))
+        return values, np.concatenate([none, *slots.values()], axis=1)
+
+
+def _converted(keys: Keys, rows: Rows, old: TableSpec, new: TableSpec, anew: bool) -> Rows:
+    """Returns rows with initial slots; those of the same name and length stay, unless `anew`."""
+    table = Table.from_spec(dataclasses.replace(new, capacity=0))
+    values, old_slots = split_rows(old, rows)
+    table.upsert(keys, values)
+    values, slots = table.lookup_with_slots(keys)
+    if not anew:
+        slots |= {
+            name: slot for name, slot in old_slots.items() if new.slots.get(name) == slot.shape[1]
+        }
+    return join_rows(values, *(slots[name] for name in new.slots))
