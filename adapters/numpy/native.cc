@@ -92,8 +92,8 @@ class NativeTable {
     RequireBytes(values.size(), keys.size() * value_bytes, "values");
     RequireBytes(slots.size(), keys.size() * slot_bytes, "slots");
     RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
-      return table->LookupRows(keys.part(begin, end), values.data() + begin * value_bytes,
-                               slot_bytes == 0 ? nullptr : slots.data() + begin * slot_bytes);
+      return table->Lookup(keys.part(begin, end), {}, values.data() + begin * value_bytes, nullptr,
+                           slot_bytes == 0 ? nullptr : slots.data() + begin * slot_bytes);
     });
   }
 
