@@ -115,6 +115,7 @@ RuleSpec RuleOfText(const std::string& text) {
 std::string SpecTextOf(const TableSpec& spec) {
   TableSpec portable = spec;
   portable.tiers.directory.clear();
+  portable.initial_capacity = 0;
   return PrintTableSpec(portable);
 }
 

@@ -7,8 +7,8 @@
 
 namespace tfra::tf {
 
-// What new contents hold: the JSON form, without the directory of a tiered table, which belongs to
-// one machine.
+// What new contents hold: the JSON form, without what belongs to one table of one machine: the
+// directory of a tiered table, and the room that was made for keys.
 std::string SpecTextOf(const TableSpec& spec);
 
 // The rule of a content: of its JSON form, or, in contents of version 0.1, of a rule text. That is
