@@ -122,7 +122,8 @@ std::string SpecTextOf(const TableSpec& spec) {
 RuleSpec RuleOfContent(const std::string& text) {
   if (text.empty() || text[0] != '{') return RuleOfText(text);
   TableSpec spec;
-  Check(ParseTableSpec(text, &spec));
+  const Status status = ParseTableSpec(text, &spec);
+  if (!status.ok()) InvalidArgument("`rule`: " + status.message());
   return spec.rule;
 }
 

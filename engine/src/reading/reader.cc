@@ -1,5 +1,6 @@
 #include "reading/reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -237,7 +238,8 @@ Status Reader<Keys>::LookupRows(const KeyBits& bits, size_t begin, size_t end,
     hits += found;
     if (!found) {
       default_rows.Copy(i, bits[i], value);
-      std::memcpy(row_slots, layout.initial_slots.data(), slots_bytes);
+      // Not memcpy: without slots there is no array of them.
+      std::copy_n(layout.initial_slots.data(), slots_bytes, row_slots);
     } else if (record != kInMemory) {
       slow.push_back({static_cast<uint32_t>(i), record});
     }
