@@ -173,7 +173,9 @@ class Table(Shown):
     def from_handle(
         cls, handle: int, *, optimizer: optimizers.Optimizer | str | None = None
     ) -> Table:
-        """Returns the table of another framework in this process, which both then use.
+        """Returns a table that exists already in this process, so that both objects use it.
+
+        The other object may be of NumPy or of TensorFlow.
 
         Example:
         >>> import tfra
