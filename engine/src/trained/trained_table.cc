@@ -1,17 +1,20 @@
 #include "tfra/trained_table.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace tfra {
 namespace {
 
-// All tables of the process, by handle.
+// All tables of the process. A table stays listed until its destructor has begun, when its weak
+// pointer has expired already: fork needs the plain pointer, too.
 struct Registry {
+  struct Entry {
+    std::weak_ptr<TrainedTable> shared;
+    TrainedTable* table;
+  };
   std::mutex mutex;
   // Guarded by mutex.
-  std::unordered_map<uint64_t, std::weak_ptr<TrainedTable>> tables;
-  std::map<uint64_t, TrainedTable*> all;  // In the order in which fork locks them.
+  std::map<uint64_t, Entry> tables;  // By handle, the order in which fork locks them.
   uint64_t last_handle = 0;
 };
 
@@ -42,8 +45,7 @@ Status TrainedTable::Create(const TableSpec& spec, std::shared_ptr<TrainedTable>
   std::shared_ptr<TrainedTable> trained(new TrainedTable(spec, std::move(made)));
   {
     const std::lock_guard lock(TheRegistry().mutex);
-    TheRegistry().tables[trained->handle_] = trained;
-    TheRegistry().all[trained->handle_] = trained.get();
+    TheRegistry().tables[trained->handle_] = {trained, trained.get()};
   }
   *table = std::move(trained);
   return Status::Ok();
@@ -54,13 +56,12 @@ Status TrainedTable::Create(const TableSpec& spec, std::shared_ptr<TrainedTable>
 TrainedTable::~TrainedTable() {
   const std::lock_guard lock(TheRegistry().mutex);
   TheRegistry().tables.erase(handle_);
-  TheRegistry().all.erase(handle_);
 }
 
 std::shared_ptr<TrainedTable> TrainedTable::Find(uint64_t handle) {
   const std::lock_guard lock(TheRegistry().mutex);
   const auto found = TheRegistry().tables.find(handle);
-  return found == TheRegistry().tables.end() ? nullptr : found->second.lock();
+  return found == TheRegistry().tables.end() ? nullptr : found->second.shared.lock();
 }
 
 // --- Calls and rule changes.
@@ -221,17 +222,17 @@ void TrainedTable::Unbind() {
 
 void TrainedTable::LockAllForFork() {
   TheRegistry().mutex.lock();
-  for (const auto& [handle, table] : TheRegistry().all) {
-    table->changing_.lock();
-    table->binding_.lock();
+  for (const auto& [handle, entry] : TheRegistry().tables) {
+    entry.table->changing_.lock();
+    entry.table->binding_.lock();
   }
 }
 
 void TrainedTable::UnlockAllAfterFork(bool in_child) {
-  for (const auto& [handle, table] : TheRegistry().all) {
-    if (in_child) table->calls_ = 0;  // Calls of other threads do not go on there.
-    table->binding_.unlock();
-    table->changing_.unlock();
+  for (const auto& [handle, entry] : TheRegistry().tables) {
+    if (in_child) entry.table->calls_ = 0;  // Calls of other threads do not go on there.
+    entry.table->binding_.unlock();
+    entry.table->changing_.unlock();
   }
   TheRegistry().mutex.unlock();
 }
