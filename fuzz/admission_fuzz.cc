@@ -60,8 +60,8 @@ bool Same(const AdmissionState& a, const AdmissionState& b) {
     std::vector<Key> keys;
     for (size_t i = 0; i < state.seen.size(); ++i) {
       keys.emplace_back(state.int_keys.empty() ? 0 : state.int_keys[i],
-                        state.string_keys.empty() ? "" : state.string_keys[i], state.seen[i].time,
-                        state.seen[i].count);
+                        state.string_keys.empty() ? "" : std::string(state.string_keys[i]),
+                        state.seen[i].time, state.seen[i].count);
     }
     std::sort(keys.begin(), keys.end());
     return keys;
@@ -76,12 +76,7 @@ AdmissionState ChangedState(const TableSpec& spec, Input* input, uint32_t tables
     std::unique_ptr<Table> table;
     REQUIRE_OK(Table::Create(spec, &table));
     Use(table.get(), input);
-    const AdmissionState one = SavedOf(table.get());
-    state.int_keys.insert(state.int_keys.end(), one.int_keys.begin(), one.int_keys.end());
-    state.string_keys.insert(state.string_keys.end(), one.string_keys.begin(),
-                             one.string_keys.end());
-    state.seen.insert(state.seen.end(), one.seen.begin(), one.seen.end());
-    state.filter.insert(state.filter.end(), one.filter.begin(), one.filter.end());
+    state.Append(SavedOf(table.get()));
   }
   for (uint32_t changes = input->Below(4); changes > 0 && !state.filter.empty(); --changes) {
     // Headers are what is looked at most.
@@ -101,12 +96,12 @@ AdmissionState AnyState(Input* input) {
   const size_t keys = input->Below(32);
   for (size_t i = 0; i < keys; ++i) {
     if (input->Flag()) state.int_keys.push_back(input->IntKey());
-    if (input->Flag()) state.string_keys.push_back(input->StringKey());
+    if (input->Flag()) state.string_keys.Append(input->StringKey());
     if (input->Flag()) state.seen.push_back({input->Take<uint32_t>(), input->Take<uint32_t>()});
   }
   if (input->Flag()) {  // Of one key type, and a count for each.
     state.seen.resize(state.int_keys.size());
-    if (input->Flag()) state.string_keys.clear();
+    if (input->Flag()) state.string_keys.Clear();
   }
   for (char byte : input->String()) state.filter.push_back(static_cast<std::byte>(byte));
   return state;

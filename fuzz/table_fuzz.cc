@@ -506,7 +506,7 @@ class Program {
         item.row.push_back(static_cast<int>(batch.metadata[i].count));
       }
       const std::string name = spec_.key_type == KeyType::kString
-                                   ? batch.string_keys[i]
+                                   ? std::string(batch.string_keys[i])
                                    : std::to_string(batch.int_keys[i]);
       REQUIRE(items.emplace(name, std::move(item)).second);
     }

@@ -24,6 +24,7 @@ LAYERS = (
     ("bounded",),
     ("writing",),
     ("upkeep",),
+    ("content",),
     ("table",),
     ("trained",),
     ("process",),

@@ -281,7 +281,7 @@ class NativeTable {
     AdmissionState state;
     const KeyBatch& batch = keys.batch();
     if (batch.type == KeyType::kString) {
-      state.string_keys.assign(batch.strings, batch.strings + batch.size);
+      for (size_t i = 0; i < batch.size; ++i) state.string_keys.Append(batch.strings[i]);
     } else {
       state.int_keys.assign(batch.ints, batch.ints + batch.size);
     }
@@ -339,22 +339,7 @@ class NativeTable {
     ExportBatch batch;
     for (ExportCursor cursor; !cursor.done && !stop();) {
       TFRA_RETURN_IF_ERROR(table->Export(kRows, &cursor, &batch));
-      if (all->size == 0) {
-        std::swap(*all, batch);
-        continue;
-      }
-      const auto append = [](auto* to, auto* from) {
-        to->insert(to->end(), std::make_move_iterator(from->begin()),
-                   std::make_move_iterator(from->end()));
-      };
-      all->size += batch.size;
-      append(&all->int_keys, &batch.int_keys);
-      append(&all->string_keys, &batch.string_keys);
-      append(&all->values, &batch.values);
-      append(&all->string_values, &batch.string_values);
-      append(&all->slots, &batch.slots);
-      append(&all->metadata, &batch.metadata);
-      append(&all->scores, &batch.scores);
+      all->Append(std::move(batch));
     }
     return Status::Ok();
   }

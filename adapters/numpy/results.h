@@ -131,15 +131,18 @@ void RunInParts(const Table& table, size_t n, Call&& call) {
   });
 }
 
-// Raises what the handler of a signal does, meanwhile.
-inline nb::list BytesList(const std::vector<std::string>& texts) {
+// The strings as bytes objects. If the handler of a signal raises an exception meanwhile, so does
+// this function. Strings: a StringColumn or a vector of strings.
+template <typename Strings>
+nb::list BytesList(const Strings& texts) {
   constexpr size_t kBetweenLooks = size_t{1} << 16;
   nb::list list;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (i % kBetweenLooks == kBetweenLooks - 1 && PyErr_CheckSignals() != 0) {
       throw nb::python_error();
     }
-    list.append(nb::bytes(texts[i].data(), texts[i].size()));
+    const std::string_view text = texts[i];
+    list.append(nb::bytes(text.data(), text.size()));
   }
   return list;
 }

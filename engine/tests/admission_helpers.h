@@ -62,7 +62,7 @@ inline bool Same(const AdmissionState& a, const AdmissionState& b) {
     std::map<std::string, std::pair<uint32_t, uint32_t>> keys;
     for (size_t i = 0; i < state.seen.size(); ++i) {
       const std::string name = state.string_keys.empty() ? std::to_string(state.int_keys.at(i))
-                                                         : state.string_keys.at(i);
+                                                         : std::string(state.string_keys[i]);
       keys[name] = {state.seen[i].time, state.seen[i].count};
     }
     return keys;

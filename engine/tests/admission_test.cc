@@ -254,10 +254,7 @@ TEST(WaitingKeysAreSavedAndRestored) {
     AdmissionState state, more;
     CHECK_OK(even->upkeep().ExportAdmission(&state));
     CHECK_OK(odd->upkeep().ExportAdmission(&more));
-    state.int_keys.insert(state.int_keys.end(), more.int_keys.begin(), more.int_keys.end());
-    state.string_keys.insert(state.string_keys.end(), more.string_keys.begin(),
-                             more.string_keys.end());
-    state.seen.insert(state.seen.end(), more.seen.begin(), more.seen.end());
+    state.Append(more);
     CHECK_OK(both->upkeep().RestoreAdmission(state));
     CHECK_EQ(both->stats().waiting, 1000u);
     See(*both, TestKeys::Range(key_type, 0, 1000));

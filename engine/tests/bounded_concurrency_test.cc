@@ -135,7 +135,7 @@ class Crowd {
     errors_ += batch.scores.size() != batch.size;
     for (size_t i = 0; i < batch.size; ++i) {
       const int64_t key = setting_.key_type == KeyType::kString
-                              ? std::stoll(batch.string_keys[i].substr(4))
+                              ? std::stoll(std::string(batch.string_keys[i]).substr(4))
                               : batch.int_keys[i];
       errors_ += !IsWhole(rows.Row(i), key);
       errors_ += batch.scores[i] > kMaxScore;

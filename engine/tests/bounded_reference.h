@@ -27,7 +27,7 @@ inline Items ItemsOf(const TableSpec& spec, const ExportBatch& batch) {
   CHECK_EQ(batch.scores.size(), batch.size);
   Items items;
   for (size_t i = 0; i < batch.size; ++i) {
-    const std::string name = spec.key_type == KeyType::kString ? batch.string_keys[i]
+    const std::string name = spec.key_type == KeyType::kString ? std::string(batch.string_keys[i])
                                                                : std::to_string(batch.int_keys[i]);
     items[name] = {contents[name], batch.scores[i]};
   }

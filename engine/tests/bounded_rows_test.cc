@@ -25,7 +25,7 @@ TEST(EvictedRowsTakeEverythingWithThem) {
     CHECK_EQ(rejected.Count(), 0u);
     CHECK_EQ(evicted.size, 1u);
     CHECK_EQ(key_type == KeyType::kInt64 ? std::to_string(evicted.int_keys.at(0))
-                                         : evicted.string_keys.at(0),
+                                         : std::string(evicted.string_keys[0]),
              keys.Name(0));
     CHECK_EQ(evicted.values.size(), 2 * sizeof(float));
     CHECK(std::memcmp(evicted.values.data(), values, 2 * sizeof(float)) == 0);
@@ -86,7 +86,8 @@ TEST(OutOfMemoryInAFullTable) {
         ExportBatch batch;
         CHECK_OK(table->ExportAll(&batch));
         std::map<std::string, uint64_t> scores;
-        for (size_t i = 0; i < batch.size; ++i) scores[batch.string_keys[i]] = batch.scores[i];
+        for (size_t i = 0; i < batch.size; ++i)
+          scores[std::string(batch.string_keys[i])] = batch.scores[i];
         return std::pair(Contents(*table), scores);
       };
       const auto before = contents();

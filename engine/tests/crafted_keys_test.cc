@@ -262,7 +262,7 @@ TEST(ExportsGoOnWhenAStripeTakesANewSeed) {
         if (part == interrupted_at) AssignNumbers(*table, crafted, One);
         CHECK_OK(table->Export(100, &cursor, &batch));
         for (size_t i = 0; i < batch.size; ++i) {
-          ++seen[strings ? batch.string_keys[i] : std::to_string(batch.int_keys[i])];
+          ++seen[strings ? std::string(batch.string_keys[i]) : std::to_string(batch.int_keys[i])];
         }
       }
       if (interrupted_at == 1) CHECK(table->stats().reseeds > reseeds);

@@ -169,7 +169,7 @@ TEST(ConcurrentExportSeesStableKeysOnce) {
             const std::vector<int> row = rows.Row(i);
             const int key = row[0] % 1000;
             const std::string name = spec.key_type == KeyType::kString
-                                         ? batch.string_keys[i]
+                                         ? std::string(batch.string_keys[i])
                                          : std::to_string(batch.int_keys[i]);
             marked.Count(marked.Keys(key, key + 1).Name(0) != name);
             marked.Count(std::count(row.begin(), row.end(), row[0]) != int64_t{Marked::kDim});

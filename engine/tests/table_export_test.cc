@@ -51,7 +51,7 @@ class Arrays {
     take(&batch.slots, arrays_.slots, SlotBytes(table_));
     take(&batch.metadata, arrays_.metadata, 1);
     take(&batch.scores, arrays_.scores, 1);
-    AppendBatch(&rest, &batch);
+    batch.Append(std::move(rest));
     return batch;
   }
 
@@ -80,7 +80,7 @@ ExportBatch ExportedByCursor(Table& table) {
   ExportBatch all, batch;
   for (ExportCursor cursor; !cursor.done;) {
     CHECK_OK(table.Export(777, &cursor, &batch));
-    AppendBatch(&batch, &all);
+    all.Append(std::move(batch));
   }
   return all;
 }

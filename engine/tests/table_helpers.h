@@ -176,7 +176,8 @@ class TestRows {
     TestRows rows(type, 0, dim);
     rows.n_ = batch.size;
     rows.bytes_ = batch.values;
-    rows.strings_ = batch.string_values;
+    const std::vector<std::string_view> strings = batch.string_values.views();
+    rows.strings_.assign(strings.begin(), strings.end());
     return rows;
   }
 
@@ -233,7 +234,8 @@ inline void AddBatch(const TableSpec& spec, const ExportBatch& batch, ContentsMa
   CHECK_EQ(strings ? batch.string_keys.size() : batch.int_keys.size(), batch.size);
   CHECK_EQ(strings ? batch.int_keys.size() : batch.string_keys.size(), 0u);
   for (size_t i = 0; i < batch.size; ++i) {
-    const std::string name = strings ? batch.string_keys[i] : std::to_string(batch.int_keys[i]);
+    const std::string name =
+        strings ? std::string(batch.string_keys[i]) : std::to_string(batch.int_keys[i]);
     CHECK(contents->emplace(name, rows.Row(i)).second);
   }
 }

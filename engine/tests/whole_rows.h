@@ -15,9 +15,11 @@ using RowsMap = std::map<int64_t, std::vector<std::byte>>;             // Values
 
 // The numbers that TestKeys were made from.
 inline std::vector<int64_t> NumbersOf(const std::vector<int64_t>& ints,
-                                      const std::vector<std::string>& strings) {
+                                      const StringColumn& strings) {
   std::vector<int64_t> numbers = ints;
-  for (const std::string& key : strings) numbers.push_back(std::stoll(key.substr(4)));
+  for (const std::string_view key : strings.views()) {
+    numbers.push_back(std::stoll(std::string(key.substr(4))));
+  }
   return numbers;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/kernels.h"
+#include "ops/outputs.h"
 #include "runtime/aligned.h"
 #include "runtime/arguments.h"
 #include "runtime/content_text.h"
@@ -72,6 +73,7 @@ struct Columns {
   bool values = false;
   bool slots_and_metadata = false;
   bool scores = false;
+  bool state = false;
 };
 
 constexpr size_t kRowsAtATime = 16384;
@@ -87,6 +89,8 @@ class Exporter {
   }
 
   const TableUse& first() const { return tables_[0]; }
+  // What the tables know besides their rows: of admission, all; of the rest, the first table.
+  const ContentState& state() const { return state_; }
 
   // Goes through the tables and sets the outputs: the keys and the columns, in their order. Of
   // tables that are not copied as a whole, so many rows at a time are in memory beside them.
@@ -97,18 +101,15 @@ class Exporter {
     for (const TableUse& table : tables_) room_ += table->size();
     Resize(room_, columns);
     for (const TableUse& table : tables_) {
-      ExportBatch batch;
-      if (table->ExportsAsWhole()) {
+      const auto reader = table.NewReader({.state = columns.state, .batch_rows = rows_at_a_time});
+      ContentBatch batch;
+      do {
         size_t rows;
-        Check(table->ExportInto(ArraysFrom(next_, columns), &rows, &batch));
+        Check(reader->NextInto(ArraysFrom(next_, columns), &rows, &batch));
         next_ += rows;
-        Add(&batch, columns);
-        continue;
-      }
-      for (ExportCursor cursor; !cursor.done;) {
-        Check(table->Export(rows_at_a_time, &cursor, &batch));
-        Add(&batch, columns);
-      }
+        if (batch.kind == ContentBatch::kState) AddState(batch.state);
+        if (batch.kind == ContentBatch::kRows) Add(batch.rows, columns);
+      } while (batch.kind != ContentBatch::kEnd);
     }
     if (columns.each_key_once) KeepFirst(columns);
     SetOutputs(static_cast<int64_t>(next_), columns);
@@ -122,16 +123,8 @@ class Exporter {
 
   // Makes room for so many rows.
   void Resize(size_t rows, const Columns& columns) {
-    if (key_dtype() == TF_STRING) {
-      string_keys_.resize(rows);
-    } else {
-      keys_.Resize(rows * sizeof(int64_t));
-    }
-    if (columns.values && type_ == ValueType::kString) {
-      string_values_.resize(rows * static_cast<size_t>(dim_));
-    } else if (columns.values) {
-      values_.Resize(rows * RowBytes());
-    }
+    if (key_dtype() != TF_STRING) keys_.Resize(rows * sizeof(int64_t));
+    if (columns.values && type_ != ValueType::kString) values_.Resize(rows * RowBytes());
     if (columns.slots_and_metadata) {
       slots_.Resize(rows * SlotsBytes());
       metadata_.Resize(has_metadata() ? rows * sizeof(RowMetadata) : 0);
@@ -139,8 +132,9 @@ class Exporter {
     if (columns.scores) scores_.Resize(IsBounded(*first()) ? rows * sizeof(uint64_t) : 0);
   }
 
-  // The memory from a row on.
+  // The memory from a row on. Strings have none.
   RowArrays ArraysFrom(size_t row, const Columns& columns) {
+    if (key_dtype() == TF_STRING || type_ == ValueType::kString) return RowArrays();
     RowArrays arrays{.room = room_ - row, .keys = keys_.at<int64_t>(row)};
     if (columns.values) arrays.values = values_.at<std::byte>(row * RowBytes());
     if (columns.slots_and_metadata) {
@@ -151,34 +145,37 @@ class Exporter {
     return arrays;
   }
 
-  // Adds a batch; others may have inserted more than there is room for.
-  void Add(ExportBatch* batch, const Columns& columns) {
-    if (next_ + batch->size > room_) {
-      room_ = next_ + batch->size + room_ / 8;
+  void AddState(const ContentState& state) {
+    state_.admission.Append(state.admission);
+    if (state_.epoch) return;
+    state_.epoch = state.epoch;
+    state_.epoch_steps = state.epoch_steps;
+  }
+
+  // Adds a batch. Other threads may have inserted more rows than there is room for.
+  void Add(const ExportBatch& batch, const Columns& columns) {
+    if (next_ + batch.size > room_) {
+      room_ = next_ + batch.size + room_ / 8;
       Resize(room_, columns);
     }
     const size_t row = next_;
-    next_ += batch->size;
-    keys_.Write(row * sizeof(int64_t), batch->int_keys);
-    std::move(batch->string_keys.begin(), batch->string_keys.end(),
-              string_keys_.begin() + static_cast<std::ptrdiff_t>(row));
+    next_ += batch.size;
+    keys_.Write(row * sizeof(int64_t), batch.int_keys);
+    string_keys_.Append(batch.string_keys);
     if (columns.values) {
-      values_.Write(row * RowBytes(), batch->values);
-      std::move(batch->string_values.begin(), batch->string_values.end(),
-                string_values_.begin() + static_cast<std::ptrdiff_t>(row) * dim_);
+      values_.Write(row * RowBytes(), batch.values);
+      string_values_.Append(batch.string_values);
     }
     if (columns.slots_and_metadata) {
-      slots_.Write(row * SlotsBytes(), batch->slots);
-      metadata_.Write(row * sizeof(RowMetadata), batch->metadata);
+      slots_.Write(row * SlotsBytes(), batch.slots);
+      metadata_.Write(row * sizeof(RowMetadata), batch.metadata);
     }
-    if (columns.scores) scores_.Write(row * sizeof(uint64_t), batch->scores);
+    if (columns.scores) scores_.Write(row * sizeof(uint64_t), batch.scores);
   }
 
   // Leaves the first row of each key.
   void KeepFirst(const Columns& columns) {
-    const std::vector<std::string_view> views(
-        string_keys_.begin(),
-        string_keys_.begin() + static_cast<std::ptrdiff_t>(key_dtype() == TF_STRING ? next_ : 0));
+    const std::vector<std::string_view> views = string_keys_.views();
     const KeyBatch keys = key_dtype() == TF_STRING ? KeyBatch(views.data(), next_)
                                                    : KeyBatch(keys_.at<int64_t>(0), next_);
     size_t duplicate;
@@ -194,13 +191,22 @@ class Exporter {
                   rows + i * row_elements);
       }
     };
+    const auto keep_strings = [&](StringColumn* strings, size_t row_elements) {
+      StringColumn kept;
+      for (size_t i = 0; i < unique.size(); ++i) {
+        for (size_t j = 0; j < row_elements; ++j) {
+          kept.Append((*strings)[unique.first()[i] * row_elements + j]);
+        }
+      }
+      *strings = std::move(kept);
+    };
     if (key_dtype() == TF_STRING) {
-      keep(string_keys_.data(), 1);
+      keep_strings(&string_keys_, 1);
     } else {
       keep(keys_.at<int64_t>(0), 1);
     }
     if (columns.values && type_ == ValueType::kString) {
-      keep(string_values_.data(), static_cast<size_t>(dim_));
+      keep_strings(&string_values_, static_cast<size_t>(dim_));
     } else if (columns.values) {
       keep(values_.at<std::byte>(0), RowBytes());
     }
@@ -215,7 +221,6 @@ class Exporter {
   void SetOutputs(int64_t rows, const Columns& columns) {
     int output = 0;
     if (key_dtype() == TF_STRING) {
-      string_keys_.resize(static_cast<size_t>(rows));
       StoreStrings(string_keys_, context_.Output(output++, TF_STRING, {rows}));
     } else {
       if (key_dtype() == TF_INT32) {
@@ -225,7 +230,6 @@ class Exporter {
       context_.SetOutput(output++, keys_.Take(key_dtype(), {rows}));
     }
     if (columns.values && type_ == ValueType::kString) {
-      string_values_.resize(static_cast<size_t>(rows * dim_));
       StoreStrings(string_values_, context_.Output(output++, TF_STRING, {rows, dim_}));
     } else if (columns.values) {
       context_.SetOutput(output++, values_.Take(DataTypeOf(type_), {rows, dim_}));
@@ -250,7 +254,8 @@ class Exporter {
   size_t next_ = 0;  // and those that are there.
 
   Buffer keys_, values_, slots_, metadata_, scores_;
-  std::vector<std::string> string_keys_, string_values_;
+  StringColumn string_keys_, string_values_;
+  ContentState state_;
 };
 
 // others: inputs after the tables.
@@ -302,22 +307,8 @@ void ExportBatchOfRows(void*, TF_OpKernelContext* op) {
     ExportBatch batch;
     Check(table->Export(static_cast<size_t>(max_rows), &cursor, &batch));
     const auto rows = static_cast<int64_t>(batch.size);
-    const ValueType type = table->spec().value_type;
-    const TF_DataType key_dtype = KeyDtypeOf(table.trained());
-    const Tensor keys = context.Output(0, key_dtype, {rows});
-    if (key_dtype == TF_STRING) {
-      StoreStrings(batch.string_keys, keys);
-    } else if (key_dtype == TF_INT32) {
-      std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int32_t>());
-    } else {
-      std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
-    }
-    const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->spec().dim});
-    if (type == ValueType::kString) {
-      StoreStrings(batch.string_values, values);
-    } else if (rows > 0) {
-      std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
-    }
+    SetKeys(context, 0, table.trained(), batch.int_keys, batch.string_keys);
+    SetValues(context, 1, table.trained(), batch);
     const bool has_metadata = table->spec().metadata;
     auto* metadata =
         context.Output(2, TF_INT64, {rows, has_metadata ? 2 : 0}).template data<int64_t>();
@@ -335,13 +326,26 @@ void ExportBatchOfRows(void*, TF_OpKernelContext* op) {
 void ExportContent(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
     Exporter exporter(context, UseTablesOfOneRule(context));
-    exporter.Run(
-        {.each_key_once = true, .values = true, .slots_and_metadata = true, .scores = true});
+    exporter.Run({.each_key_once = true,
+                  .values = true,
+                  .slots_and_metadata = true,
+                  .scores = true,
+                  .state = true});
     const TableUse& table = exporter.first();
-    StoreStrings({SpecTextOf(table->spec())}, context.Output(5, TF_STRING, {1}));
+    StoreStrings(std::vector<std::string>{SpecTextOf(table->spec())},
+                 context.Output(5, TF_STRING, {1}));
+    const ContentState& state = exporter.state();
     auto* epoch = context.Output(6, TF_INT64, {2}).data<int64_t>();
-    epoch[0] = table->scores().epoch();
-    epoch[1] = table.trained().epoch_steps();
+    epoch[0] = *state.epoch;
+    epoch[1] = *state.epoch_steps;
+    const AdmissionState& admission = state.admission;
+    SetKeys(context, 7, table.trained(), admission.int_keys, admission.string_keys);
+    const auto waiting = static_cast<int64_t>(admission.seen.size());
+    std::copy(admission.seen.begin(), admission.seen.end(),
+              context.Output(8, TF_INT32, {waiting, 2}).data<RowMetadata>());
+    const auto filter_bytes = static_cast<int64_t>(admission.filter.size());
+    std::copy(admission.filter.begin(), admission.filter.end(),
+              context.Output(9, TF_INT8, {filter_bytes}).data<std::byte>());
   });
 }
 

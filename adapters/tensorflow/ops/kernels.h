@@ -57,7 +57,8 @@ void Shrink(void*, TF_OpKernelContext* context);
 void Size(void*, TF_OpKernelContext* context);
 // tables -> keys, values
 void Export(void*, TF_OpKernelContext* context);
-// tables -> keys, values, slots, metadata, scores, rule, epoch and steps in all
+// tables -> keys, values, slots, metadata, scores, rule, epoch and steps, and of the keys that wait
+// to enter: keys, seen, filter
 void ExportContent(void*, TF_OpKernelContext* context);
 // rows, row_splits, weights -> values. Attributes: combiner, Ts.
 void* NewPoolRowsKernel(TF_OpKernelConstruction* construction);
@@ -111,8 +112,6 @@ void SetClock(void*, TF_OpKernelContext* context);
 // table, cursor, max_rows -> keys, values, time and count, the next cursor (its third number is 1
 // at the end)
 void ExportBatchOfRows(void*, TF_OpKernelContext* context);
-// tables -> keys, seen, filter
-void ContentAdmission(void*, TF_OpKernelContext* context);
 // What only bounded tables do.
 // tables -> keys, values, scores
 void ExportScores(void*, TF_OpKernelContext* context);

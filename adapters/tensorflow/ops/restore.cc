@@ -1,10 +1,4 @@
-// The content of a checkpoint, into any number of tables: each picks its own keys, a batch at a
-// time, so that restoring takes no copy of the whole.
-#include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <vector>
-
+// Restores a content into any number of tables. Each table takes the keys of its partition.
 #include "ops/content.h"
 #include "ops/kernels.h"
 #include "runtime/attributes.h"
@@ -16,71 +10,6 @@ struct RestoreKernel {
   int64_t first_partition;  // The number of the first table,
   int64_t partition_count;  // among so many, of which others may be on other devices.
 };
-
-constexpr size_t kBatch = 16384;
-// Of tables with a budget. The rows of one call are in memory together, and rows that were exported
-// one after the other are of the same stripe.
-constexpr size_t kTieredBatch = 1024;
-
-// Rows of fixed size, of which some are picked.
-class Picker {
- public:
-  Picker(const void* rows, size_t row_bytes)
-      : rows_(static_cast<const char*>(rows)), row_bytes_(row_bytes) {}
-
-  void Add(size_t row) {
-    if (rows_ == nullptr) return;
-    const char* start = rows_ + row * row_bytes_;
-    picked_.insert(picked_.end(), start, start + row_bytes_);
-  }
-  // Null if there are no rows to pick from.
-  const void* picked() const { return rows_ == nullptr ? nullptr : picked_.data(); }
-  void Clear() { picked_.clear(); }
-
- private:
-  const char* rows_;
-  size_t row_bytes_;
-  std::vector<char> picked_;
-};
-
-Scores ExactScores(const void* scores) {
-  if (scores == nullptr) return Scores();
-  return Scores{Scores::kExact, static_cast<const uint64_t*>(scores)};
-}
-
-// The numbers of rows, those of the highest scores first: if there are more than the table takes,
-// the best stay.
-std::vector<uint32_t> BestFirst(const uint64_t* scores, size_t n) {
-  std::vector<uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
-  return order;
-}
-
-// partitions: the partition of each key, or null if all of them are of this one. order: of the
-// rows; empty, as they are.
-template <typename Key>
-void RestorePartition(Table* table, const Key* keys, const int32_t* partitions, int32_t partition,
-                      size_t n, const std::vector<uint32_t>& order, std::vector<Picker> rows) {
-  const size_t batch = table->spec().tiers.fast_bytes > 0 ? kTieredBatch : kBatch;
-  std::vector<Key> picked;
-  const auto flush = [&] {
-    Check(table->Assign(KeyBatch(picked.data(), picked.size()), rows[0].picked(), rows[1].picked(),
-                        static_cast<const RowMetadata*>(rows[2].picked()),
-                        ExactScores(rows[3].picked())));
-    picked.clear();
-    for (Picker& picker : rows) picker.Clear();
-  };
-  for (size_t k = 0; k < n; ++k) {
-    const size_t i = order.empty() ? k : order[k];
-    if (partitions != nullptr && partitions[i] != partition) continue;
-    picked.push_back(keys[i]);
-    for (Picker& picker : rows) picker.Add(i);
-    if (picked.size() == batch) flush();
-  }
-  flush();
-}
 
 // Throws unless one content fits all tables. No table is in use afterwards: a change of its rule
 // waits until nobody uses it.
@@ -108,64 +37,23 @@ const int32_t* PartitionsOf(const Tensor& partitions, const char* name, const Ke
   return partition_of;
 }
 
-// In place of what is in the table.
-void RestoreRows(const TableUse& table, const Content& content, const int32_t* partition_of,
-                 int32_t partition) {
-  const TableSpec& spec = table->spec();
-  Check(table->Clear());
-  table.trained().Unbind();
-  if (IsBounded(*table) && content.epoch() != nullptr) {
-    // Before the rows come: their scores belong to it.
-    table->scores().SetEpoch(static_cast<uint32_t>(content.epoch()[0]));
-    table.trained().set_epoch_steps(content.epoch()[1]);
+// What the tables knew besides their rows.
+ContentState StateOf(const Content& content) {
+  ContentState state;
+  if (content.epoch() != nullptr) {
+    state.epoch = static_cast<uint32_t>(content.epoch()[0]);
+    state.epoch_steps = content.epoch()[1];
   }
-  // What was saved without slots, metadata or scores is restored with initial ones.
-  const void* slots = content.slots();
-  const RowMetadata* metadata = spec.metadata ? content.metadata() : nullptr;
-  const uint64_t* scores = IsBounded(*table) ? content.scores() : nullptr;
-  std::vector<uint32_t> order;
-  if (scores != nullptr && static_cast<int64_t>(content.size()) > spec.bound.max_capacity) {
-    order = BestFirst(scores, content.size());
-  }
-  const KeyBatch& keys = content.keys().batch();
-  if (partition_of == nullptr && spec.tiers.fast_bytes == 0 && order.empty()) {
-    Check(table->Assign(keys, content.values(), slots, metadata, ExactScores(scores)));
-    return;
-  }
-  // Rows come in the order of an export, batch by batch: a table that grew meanwhile would have all
-  // keys in the first part of each stripe.
-  const int64_t of_partition = partition_of == nullptr
-                                   ? static_cast<int64_t>(keys.size)
-                                   : std::count(partition_of, partition_of + keys.size, partition);
-  Check(table->Reserve(of_partition));
-  const size_t element =
-      spec.value_type == ValueType::kString ? sizeof(std::string_view) : SizeOf(spec.value_type);
-  const std::vector<Picker> rows = {
-      Picker(content.values(), static_cast<size_t>(spec.dim) * element),
-      Picker(slots, table->slot_elements() * SizeOf(ComputeType(spec.value_type))),
-      Picker(metadata, sizeof(RowMetadata)), Picker(scores, sizeof(uint64_t))};
-  if (keys.type == KeyType::kString) {
-    RestorePartition(&*table, keys.strings, partition_of, partition, keys.size, order, rows);
-  } else {
-    RestorePartition(&*table, keys.ints, partition_of, partition, keys.size, order, rows);
-  }
-}
-
-// What is known of the keys of one table that have not entered it.
-AdmissionState WaitingOf(const Content& content, const int32_t* partition_of, int32_t partition) {
-  AdmissionState state;
+  AdmissionState& admission = state.admission;
   const KeyBatch& keys = content.waiting_keys().batch();
-  for (size_t i = 0; i < keys.size; ++i) {
-    if (partition_of != nullptr && partition_of[i] != partition) continue;
-    if (keys.type == KeyType::kString) {
-      state.string_keys.emplace_back(keys.strings[i]);
-    } else {
-      state.int_keys.push_back(keys.ints[i]);
-    }
-    state.seen.push_back(content.waiting_seen()[i]);
+  if (keys.type == KeyType::kString) {
+    for (size_t i = 0; i < keys.size; ++i) admission.string_keys.Append(keys.strings[i]);
+  } else {
+    admission.int_keys.assign(keys.ints, keys.ints + keys.size);
   }
+  admission.seen.assign(content.waiting_seen(), content.waiting_seen() + keys.size);
   const auto* filter = content.waiting_filter().data<const std::byte>();
-  state.filter.assign(filter, filter + content.waiting_filter().elements());
+  admission.filter.assign(filter, filter + content.waiting_filter().elements());
   return state;
 }
 
@@ -200,23 +88,25 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
     const int32_t* waiting_partition_of =
         PartitionsOf(waiting_partitions, "waiting_partitions", content.waiting_keys(), split);
 
-    const auto restore_admission = [&](const TableUse& table, int i) {
-      // Where every key may enter, nothing need be known of those that waited.
-      if (table->spec().admission.kind == AdmissionKind::kAll) return;
-      const auto partition = static_cast<int32_t>(split.first_partition) + i;
-      Check(table->upkeep().RestoreAdmission(WaitingOf(content, waiting_partition_of, partition),
-                                             static_cast<uint32_t>(partition),
-                                             static_cast<uint32_t>(split.partition_count)));
-    };
-    // The tables are alike, and a state that does not fit the first one's rule changes nothing.
-    restore_admission(UseTable(context, 0, "tables"), 0);
-    // Everything is checked: now rows may change.
+    const ContentState state = StateOf(content);
+    const RowColumns rows{.keys = content.keys().batch(),
+                          .values = content.values(),
+                          .slots = content.slots(),
+                          .metadata = content.metadata(),
+                          .scores = content.scores()};
     for (int i = 0; i < tables; ++i) {
       TableUse table = UseTable(context, i, "tables");
-      // What was trained goes on with its slots, before an optimizer is known here too.
-      if (content.rule()) Check(table.UseRule(*content.rule()));
-      RestoreRows(table, content, partition_of, static_cast<int32_t>(split.first_partition) + i);
-      restore_admission(table, i);  // After the rows, which clear it.
+      // Trained rows keep their slots, although no optimizer is known here yet.
+      const auto writer = table.NewWriter({.rule = content.rule()});
+      Partition partition{.number = static_cast<int32_t>(split.first_partition) + i,
+                          .count = static_cast<int32_t>(split.partition_count)};
+      partition.of_key = waiting_partition_of;
+      // The tables are alike: if the first one takes the state, the others do, too. Nothing else
+      // can be wrong with the content, so rows may change from here on.
+      Check(writer->WriteState(state, partition));
+      partition.of_key = partition_of;
+      Check(writer->WriteRows(rows, partition));
+      Check(writer->Finish());
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ops/kernels.h"
+#include "ops/outputs.h"
 #include "runtime/arguments.h"
 #include "runtime/buffer_pool.h"
 
@@ -26,23 +27,8 @@ ScorePredicate RangeOf(const OpContext& context) {
 // Outputs 0 to 2: keys, values, scores.
 void SetRows(const OpContext& context, const TableUse& table, const ExportBatch& batch) {
   const auto rows = static_cast<int64_t>(batch.size);
-  const TF_DataType key_dtype = KeyDtypeOf(table.trained());
-  const Tensor keys = context.Output(0, key_dtype, {rows});
-  if (key_dtype == TF_STRING) {
-    StoreStrings(batch.string_keys, keys);
-  } else if (key_dtype == TF_INT32) {
-    std::transform(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int32_t>(),
-                   [](int64_t key) { return static_cast<int32_t>(key); });
-  } else {
-    std::copy(batch.int_keys.begin(), batch.int_keys.end(), keys.data<int64_t>());
-  }
-  const ValueType type = table->spec().value_type;
-  const Tensor values = context.Output(1, DataTypeOf(type), {rows, table->spec().dim});
-  if (type == ValueType::kString) {
-    StoreStrings(batch.string_values, values);
-  } else if (rows > 0) {
-    std::memcpy(values.data<void>(), batch.values.data(), batch.values.size());
-  }
+  SetKeys(context, 0, table.trained(), batch.int_keys, batch.string_keys);
+  SetValues(context, 1, table.trained(), batch);
   auto* scores = context.Output(2, TF_INT64, {rows}).data<uint64_t>();
   std::copy(batch.scores.begin(), batch.scores.end(), scores);
   ClampScores(scores, batch.scores.size());

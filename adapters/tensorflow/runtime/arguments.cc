@@ -132,4 +132,9 @@ void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor)
   for (size_t i = 0; i < strings.size(); ++i) out[i].Set(strings[i]);
 }
 
+void StoreStrings(const StringColumn& strings, const Tensor& tensor) {
+  auto* out = tensor.data<TString>();
+  for (size_t i = 0; i < strings.size(); ++i) out[i].Set(strings[i]);
+}
+
 }  // namespace tfra::tf

@@ -101,6 +101,7 @@ void RequireOneAtMost(const OpContext& context, int input, const char* name);
 
 // Writes the strings to a fresh tensor of strings.
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);
+void StoreStrings(const StringColumn& strings, const Tensor& tensor);
 
 // Fills a fresh tensor with the values that call(values), of the engine, writes. Throws if that
 // fails.

@@ -20,40 +20,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "tfra/content.h"
 #include "tfra/spec.h"
 #include "tfra/status.h"
 
 namespace tfra {
-
-// The keys of one call. Points to the caller's memory, which must stay until the call returns.
-struct KeyBatch {
-  KeyBatch(const int64_t* keys, size_t n) : type(KeyType::kInt64), size(n), ints(keys) {}
-  KeyBatch(const std::string_view* keys, size_t n)
-      : type(KeyType::kString), size(n), strings(keys) {}
-
-  KeyType type;
-  size_t size;
-  const int64_t* ints = nullptr;              // (n)
-  const std::string_view* strings = nullptr;  // (n)
-};
 
 // The value that a lookup returns for a key that is not in the store.
 struct Defaults {
   enum Kind { kInitial, kOneRow, kRowPerKey };
   Kind kind = kInitial;
   const void* rows = nullptr;  // (dim) or (n, dim)
-};
-
-// Kept for each row of a store whose spec has `metadata`. Every write to the row renews it.
-struct RowMetadata {
-  uint32_t time;  // The clock at the last write.
-  // Writes so far; stays at its maximum. An optimizer step counts once for each key, however often
-  // the batch has it. A key that admission lets in starts with the number of times it was seen.
-  uint32_t count;
 };
 
 // The scores that a writing call brings for its keys. REQUIRES, unless kNone (kInvalidArgument
@@ -85,30 +63,6 @@ struct ExportCursor {
   uint64_t position = 0;
   uint64_t seed = 0;  // `position` counts in the order of this seed.
   bool done = false;
-};
-
-// Rows of a store, n of them. Only the vectors of the store's types are filled.
-struct ExportBatch {
-  size_t size = 0;
-  std::vector<int64_t> int_keys;           // (n)
-  std::vector<std::string> string_keys;    // (n)
-  std::vector<std::byte> values;           // (n, dim)
-  std::vector<std::string> string_values;  // (n, dim)
-  std::vector<std::byte> slots;            // (n, slot elements)
-  std::vector<RowMetadata> metadata;       // (n), if the spec has metadata.
-  std::vector<uint64_t> scores;            // (n), if the store is bounded.
-
-  // Removes all rows and keeps the memory for others.
-  void Clear() {
-    size = 0;
-    int_keys.clear();
-    string_keys.clear();
-    values.clear();
-    string_values.clear();
-    slots.clear();
-    metadata.clear();
-    scores.clear();
-  }
 };
 
 class Store {

@@ -178,14 +178,6 @@ struct ExpiryRule {
   uint32_t norm_writes = 1;
 };
 
-// What a table knows of keys that have not entered yet; see AdmissionSpec.
-struct AdmissionState {
-  std::vector<int64_t> int_keys;         // kMinCount: the keys that wait, n of them,
-  std::vector<std::string> string_keys;  // if they are strings,
-  std::vector<RowMetadata> seen;         // and when and how often each was seen.
-  std::vector<std::byte> filter;         // kBloomFilter, kProbability.
-};
-
 // Which rows are still needed: their metadata, the rows that leave, and the keys that wait to
 // enter.
 //
@@ -235,17 +227,6 @@ class TableUpkeep {
 
  protected:
   ~TableUpkeep() = default;
-};
-
-// Memory of the caller for rows of a table with int64 keys and values that are numbers. Null: not
-// wanted or, for metadata and scores, not there.
-struct RowArrays {
-  size_t room = 0;                  // Rows that there is room for.
-  int64_t* keys = nullptr;          // (room)
-  std::byte* values = nullptr;      // (room, dim)
-  std::byte* slots = nullptr;       // (room, slot elements)
-  RowMetadata* metadata = nullptr;  // (room)
-  uint64_t* scores = nullptr;       // (room)
 };
 
 // An optimizer slot of a row: `elements` numbers of ComputeType(value_type), dim or 1.

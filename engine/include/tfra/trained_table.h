@@ -95,6 +95,12 @@ class TrainedTable {
     // kFailedPrecondition unless the rows have the slots of this optimizer and rule.
     Status RequireBound(const std::string& unique_name, const RuleSpec& rule) const;
 
+    // The content of the table (tfra/content.h), to be read or written. REQUIRES: while the reader
+    // or writer lives, this object stays where it is, and nobody calls its UseRule.
+    std::unique_ptr<ContentReader> NewReader(const ReadOptions& options = {}) const;
+    // A content that takes the place of all rows also unbinds the optimizer.
+    std::unique_ptr<ContentWriter> NewWriter(const WriteOptions& options = {});
+
     // Notes one call that inserted, or one step, that did not go through ApplyGradients. The epoch
     // of the scores is one higher after every Bound::steps_per_epoch of them.
     void CountStep() const;

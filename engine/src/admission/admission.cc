@@ -107,7 +107,7 @@ class MinCountAdmission final : public Admission {
     for (const auto& keys : waiting_) {
       keys->ForEach([&](uint64_t key_bits, std::string_view bytes, const RowMetadata& seen) {
         if (bits_are_hashes_) {
-          state->string_keys.emplace_back(bytes);
+          state->string_keys.Append(bytes);
         } else {
           state->int_keys.push_back(static_cast<int64_t>(key_bits));
         }
@@ -126,8 +126,7 @@ class MinCountAdmission final : public Admission {
     }
     Waiting loaded = MakeWaiting(bits_are_hashes_);
     for (size_t i = 0; i < n; ++i) {
-      const std::string_view bytes =
-          bits_are_hashes_ ? std::string_view(state.string_keys[i]) : std::string_view();
+      const std::string_view bytes = bits_are_hashes_ ? state.string_keys[i] : std::string_view();
       const uint64_t key_bits = bits_are_hashes_ ? HashBytes(bytes.data(), bytes.size())
                                                  : static_cast<uint64_t>(state.int_keys[i]);
       const uint32_t stripe = StripeOf(bits_are_hashes_ ? key_bits : MixInt64(key_bits));

@@ -190,7 +190,7 @@ Status BoundedWriter<Keys, Op>::ReportEvicted(std::vector<Evicted>* evicted) con
     if (rows.size == 0) continue;
     Status read = RowMover(state_).FillRows(&slow, &rows);
     if (status.ok()) status = std::move(read);
-    AppendBatch(&rows, report_.evicted);
+    report_.evicted->Append(std::move(rows));
   }
   return status;
 }

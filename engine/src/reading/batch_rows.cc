@@ -1,7 +1,6 @@
 #include "reading/batch_rows.h"
 
 #include <cstring>
-#include <iterator>
 
 #include "memory/blob.h"
 
@@ -10,7 +9,7 @@ namespace tfra {
 void BatchRows::AppendRow(uint64_t key_bits, const std::byte* row, ExportBatch* batch) const {
   ++batch->size;
   if (state_.has_string_keys()) {
-    batch->string_keys.emplace_back(LoadBlob(row + state_.layout.key_offset)->view());
+    batch->string_keys.Append(LoadBlob(row + state_.layout.key_offset)->view());
   } else {
     batch->int_keys.push_back(static_cast<int64_t>(key_bits));
   }
@@ -21,7 +20,7 @@ void BatchRows::AppendRow(uint64_t key_bits, const std::byte* row, ExportBatch* 
   };
   if (state_.has_string_values()) {
     for (int64_t j = 0; j < state_.spec.dim; ++j) {
-      batch->string_values.emplace_back(ViewOf(LoadBlob(row + j * sizeof(Blob*))));
+      batch->string_values.Append(ViewOf(LoadBlob(row + j * sizeof(Blob*))));
     }
   } else {
     append(&batch->values, 0, state_.layout.value_bytes);
@@ -55,35 +54,18 @@ void BatchRows::AppendEntry(uint64_t key_bits, uint32_t row_id, ExportBatch* bat
 void BatchRows::Truncate(size_t rows, ExportBatch* batch) const {
   batch->size = rows;
   if (state_.has_string_keys()) {
-    batch->string_keys.resize(rows);
+    batch->string_keys.Truncate(rows);
   } else {
     batch->int_keys.resize(rows);
   }
   if (state_.has_string_values()) {
-    batch->string_values.resize(rows * static_cast<size_t>(state_.spec.dim));
+    batch->string_values.Truncate(rows * static_cast<size_t>(state_.spec.dim));
   } else {
     batch->values.resize(rows * state_.layout.value_bytes);
   }
   batch->slots.resize(rows * state_.layout.slots_bytes);
   if (state_.spec.metadata) batch->metadata.resize(rows);
   if (state_.bounds != nullptr) batch->scores.resize(rows);
-}
-
-void AppendBatch(ExportBatch* from, ExportBatch* to) {
-  const auto append = [&](auto member) {
-    auto& rows = from->*member;
-    (to->*member)
-        .insert((to->*member).end(), std::make_move_iterator(rows.begin()),
-                std::make_move_iterator(rows.end()));
-  };
-  to->size += from->size;
-  append(&ExportBatch::int_keys);
-  append(&ExportBatch::string_keys);
-  append(&ExportBatch::values);
-  append(&ExportBatch::string_values);
-  append(&ExportBatch::slots);
-  append(&ExportBatch::metadata);
-  append(&ExportBatch::scores);
 }
 
 }  // namespace tfra

@@ -28,7 +28,4 @@ class BatchRows {
   const TableState& state_;
 };
 
-// Moves the rows of one batch to the end of another.
-void AppendBatch(ExportBatch* from, ExportBatch* to);
-
 }  // namespace tfra

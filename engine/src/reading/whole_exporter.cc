@@ -60,7 +60,7 @@ Status WholeExporter::ExportAll(ExportBatch* batch) const try {
   ExportBatch rest;
   TFRA_RETURN_IF_ERROR(ExportInto(arrays, &rows, &rest));
   rows_.Truncate(rows, batch);
-  AppendBatch(&rest, batch);
+  batch->Append(std::move(rest));
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
@@ -111,7 +111,7 @@ Status WholeExporter::ExportInto(const RowArrays& arrays, size_t* rows, ExportBa
                section.rows, *rows);
     }
     *rows += section.rows;
-    AppendBatch(&section.rest, rest);
+    rest->Append(std::move(section.rest));
   }
   return Status::Ok();
 }

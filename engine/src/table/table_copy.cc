@@ -1,8 +1,11 @@
-// Moves the content of one table to another, whose rows may have other slots.
+// Copies a table to one whose rows may have other slots.
 #include <algorithm>
 #include <cstring>
-#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "content/table_reader.h"
+#include "content/table_writer.h"
 #include "rows/row_layout.h"
 #include "table/table_base.h"
 
@@ -32,40 +35,43 @@ std::vector<SlotMove> SharedSlots(const Table& from, const Table& to) {
   return moves;
 }
 
-// The slots of a batch in the layout of the other table.
-std::vector<std::byte> MoveSlots(const std::vector<SlotMove>& moves, const ExportBatch& batch,
-                                 size_t from_bytes, const std::vector<std::byte>& initial) {
-  std::vector<std::byte> slots(batch.size * initial.size());
-  if (initial.empty()) return slots;
-  for (size_t i = 0; i < batch.size; ++i) {
-    std::byte* row = slots.data() + i * initial.size();
-    std::memcpy(row, initial.data(), initial.size());
-    for (const SlotMove& move : moves) {
-      std::memcpy(row + move.to, batch.slots.data() + i * from_bytes + move.from, move.bytes);
-    }
+// Reads a table, and gives the rows the slots of another.
+class OtherSlots final : public ContentReader {
+ public:
+  // REQUIRES: both tables outlive the reader.
+  OtherSlots(Table* from, const Table& to, bool keep_slots)
+      : from_(from, {.state = false}),
+        moves_(keep_slots ? SharedSlots(*from, to) : std::vector<SlotMove>()),
+        from_bytes_(from->slot_elements() * SizeOf(ComputeType(from->spec().value_type))),
+        initial_(RowLayout(to.spec()).initial_slots) {}
+
+  const TableSpec& spec() const override { return from_.spec(); }
+  Status Next(ContentBatch* batch) override {
+    TFRA_RETURN_IF_ERROR(from_.Next(batch));
+    if (batch->kind == ContentBatch::kRows) MoveSlots(&batch->rows);
+    return Status::Ok();
   }
-  return slots;
-}
+
+ private:
+  void MoveSlots(ExportBatch* rows) const {
+    std::vector<std::byte> slots(rows->size * initial_.size());
+    for (size_t i = 0; i < rows->size && !initial_.empty(); ++i) {
+      std::byte* row = slots.data() + i * initial_.size();
+      std::memcpy(row, initial_.data(), initial_.size());
+      for (const SlotMove& move : moves_) {
+        std::memcpy(row + move.to, rows->slots.data() + i * from_bytes_ + move.from, move.bytes);
+      }
+    }
+    rows->slots = std::move(slots);
+  }
+
+  TableReader from_;
+  const std::vector<SlotMove> moves_;
+  const size_t from_bytes_;
+  const std::vector<std::byte> initial_;
+};
 
 }  // namespace
-
-Status Store::Import(const ExportBatch& batch) try {
-  const TableSpec& own = spec();
-  const std::vector<std::string_view> keys(batch.string_keys.begin(), batch.string_keys.end());
-  const std::vector<std::string_view> values(batch.string_values.begin(),
-                                             batch.string_values.end());
-  const KeyBatch key_batch = own.key_type == KeyType::kString
-                                 ? KeyBatch(keys.data(), keys.size())
-                                 : KeyBatch(batch.int_keys.data(), batch.int_keys.size());
-  const void* rows = own.value_type == ValueType::kString
-                         ? static_cast<const void*>(values.data())
-                         : static_cast<const void*>(batch.values.data());
-  return Assign(
-      key_batch, rows, batch.slots.empty() ? nullptr : batch.slots.data(),
-      own.metadata ? batch.metadata.data() : nullptr,
-      own.bound.max_capacity > 0 ? Scores{Scores::kExact, batch.scores.data()} : Scores());
-}
-TFRA_CATCH_BAD_ALLOC
 
 Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                            std::unique_ptr<Table>* copy) try {
@@ -75,18 +81,9 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
   std::unique_ptr<Table> other;
   TFRA_RETURN_IF_ERROR(Create(other_spec, &other));
   other->scores().SetEpoch(scores().epoch());
-  const auto moves = keep_slots ? SharedSlots(*this, *other) : std::vector<SlotMove>();
-  const size_t from_bytes = slot_elements() * SizeOf(ComputeType(other_spec.value_type));
-  const std::vector<std::byte> initial = RowLayout(other_spec).initial_slots;
-
-  // The rows of one call are in memory together, and a batch has rows of one or two stripes.
-  const size_t batch_rows = other_spec.tiers.fast_bytes > 0 ? 1024 : 16384;
-  ExportBatch batch;
-  for (ExportCursor cursor; !cursor.done;) {
-    TFRA_RETURN_IF_ERROR(Export(batch_rows, &cursor, &batch));
-    batch.slots = MoveSlots(moves, batch, from_bytes, initial);
-    TFRA_RETURN_IF_ERROR(other->Import(batch));
-  }
+  OtherSlots reader(this, *other, keep_slots);
+  TableWriter writer(other.get(), {.mode = WriteOptions::kChange});
+  TFRA_RETURN_IF_ERROR(CopyContent(&reader, &writer));
   // Every table is a TableBase.
   static_cast<TableBase*>(other.get())
       ->state()

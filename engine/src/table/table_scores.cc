@@ -110,7 +110,7 @@ Status ScoresOf<Keys>::ExportIf(const ScorePredicate& predicate, ExportBatch* ba
   }));
   for (uint32_t s = 0; s < kStripes; ++s) {
     TFRA_RETURN_IF_ERROR(RowMover(state_).FillRows(&slow[s], &selected[s]));
-    AppendBatch(&selected[s], batch);
+    batch->Append(std::move(selected[s]));
   }
   return Status::Ok();
 }

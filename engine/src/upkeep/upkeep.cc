@@ -15,11 +15,6 @@
 namespace tfra {
 namespace {
 
-template <typename T>
-void Append(std::vector<T>* to, const std::vector<T>& from) {
-  to->insert(to->end(), from.begin(), from.end());
-}
-
 // The rank of a row: its metadata as one number, the more important half first. Places without an
 // entry have rank 0.
 class MetadataRank {
@@ -137,16 +132,12 @@ Status UpkeepOf<Keys>::SelectIf(const MetadataPredicate& predicate, ExportBatch*
     if (!predicate(metadata)) return;
     ++selected[s].size;
     if (state_.has_string_keys()) {
-      selected[s].string_keys.emplace_back(state_.KeyOf(entry.row())->view());
+      selected[s].string_keys.Append(state_.KeyOf(entry.row())->view());
     } else {
       selected[s].int_keys.push_back(static_cast<int64_t>(entry.key_bits()));
     }
   });
-  for (const ExportBatch& each : selected) {
-    batch->size += each.size;
-    Append(&batch->int_keys, each.int_keys);
-    Append(&batch->string_keys, each.string_keys);
-  }
+  for (ExportBatch& each : selected) batch->Append(std::move(each));
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

@@ -145,7 +145,6 @@ CALLS: dict[str, Call] = {
     "TfraHistograms": Call(),
     "TfraSetClock": Call({"now": scalar(1000)}),
     "TfraExportBatch": Call({"cursor": scalar([0, 0, 0]), "max_rows": scalar(10)}, TK_TV),
-    "TfraContentAdmission": Call(attributes={"Tk": tf.int64}),
     "TfraExportScores": Call(attributes=TK_TV),
     "TfraExportKeysAndScores": Call({"split_size": scalar(10)}, {"Tk": tf.int64}),
     "TfraInsertAndEvict": rows_of_keys(),
@@ -460,7 +459,6 @@ def check_lists() -> list[str]:
         "TfraExport": ("bound", "metadata"),
         "TfraExportScores": ("metadata",),
         "TfraExportKeysAndScores": ("metadata",),
-        "TfraContentAdmission": ("dim", "values", "strings", "bound", "metadata"),
     }
     for op, call in calls():
         if "tables" not in [argument.name for argument in definition(op).input_arg]:

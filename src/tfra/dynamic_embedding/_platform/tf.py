@@ -86,7 +86,6 @@ _READ_ONLY_OPS = (
     "TfraExport",
     "TfraExportBatch",
     "TfraContent",
-    "TfraContentAdmission",
     "TfraLookupMetadata",
     "TfraStats",
     "TfraHistograms",

@@ -56,10 +56,6 @@ class SavedTable(Protocol):
 # Where an export by parts begins: see `HashTable.export_part`.
 FIRST_PART = (0, 0, 0)
 
-# What is known of keys that have not entered: those that wait, how often they were seen, and the
-# state of a filter.
-WAITING = ("waiting_keys", "waiting_seen", "waiting_filter")
-
 
 def export_tables(
     tables: Sequence[SavedTable], name: str | None = None
@@ -99,11 +95,8 @@ def content_of(tables: Sequence[SavedTable]) -> Content:
         "Ts": arguments.compute_dtype(tables[0].value_dtype),
     }
     parts = [_op_on(ops.tfra_content, group, None, **types) for group in _by_device(tables)]
-    names = ("keys", "values", "slots", "metadata", "scores", "rule", "epoch")
+    names = content_types(tables[0].key_dtype, tables[0].value_dtype)
     content = {name: _concat([getattr(part, name) for part in parts]) for name in names}
-    parts = [_op_on(ops.tfra_content_admission, group, None) for group in _by_device(tables)]
-    for name in WAITING:
-        content[name] = _concat([getattr(part, name.removeprefix("waiting_")) for part in parts])
     return {**content, **(_stored_rows(tables) or {})}
 
 

@@ -1,0 +1,93 @@
+// The content of a trained table: that of its table, and the steps.
+#include "content/table_reader.h"
+#include "content/table_writer.h"
+#include "tfra/trained_table.h"
+
+namespace tfra {
+namespace {
+
+class TrainedReader final : public ContentReader {
+ public:
+  TrainedReader(const TrainedTable* trained, Table* table, const ReadOptions& options)
+      : trained_(*trained), reader_(table, options) {}
+
+  const TableSpec& spec() const override { return reader_.spec(); }
+  Status Next(ContentBatch* batch) override {
+    TFRA_RETURN_IF_ERROR(reader_.Next(batch));
+    AddSteps(batch);
+    return Status::Ok();
+  }
+  Status NextInto(const RowArrays& arrays, size_t* rows, ContentBatch* batch) override {
+    TFRA_RETURN_IF_ERROR(reader_.NextInto(arrays, rows, batch));
+    AddSteps(batch);
+    return Status::Ok();
+  }
+
+ private:
+  void AddSteps(ContentBatch* batch) const {
+    if (batch->kind != ContentBatch::kState) return;
+    batch->state.epoch_steps = trained_.epoch_steps();
+    batch->state.step = trained_.step();
+  }
+
+  const TrainedTable& trained_;
+  TableReader reader_;
+};
+
+class TrainedWriter final : public ContentWriter {
+ public:
+  TrainedWriter(TrainedTable::Use* use, const WriteOptions& options)
+      : use_(*use), options_(options), writer_(&**use, options) {}
+
+  Status WriteState(const ContentState& state, const Partition& partition) override {
+    epoch_steps_ = state.epoch_steps;
+    step_ = state.step;
+    return writer_.WriteState(state, partition);
+  }
+  Status WriteRemoved(const KeyBatch& keys, const Partition& partition) override {
+    TFRA_RETURN_IF_ERROR(Begin());
+    return writer_.WriteRemoved(keys, partition);
+  }
+  Status WriteRows(const RowColumns& rows, const Partition& partition) override {
+    TFRA_RETURN_IF_ERROR(Begin());
+    return writer_.WriteRows(rows, partition);
+  }
+  Status Finish() override {
+    TFRA_RETURN_IF_ERROR(Begin());
+    const bool is_bounded = use_->spec().bound.max_capacity > 0;
+    if (epoch_steps_ && is_bounded) use_.trained().set_epoch_steps(*epoch_steps_);
+    if (step_) use_.trained().set_step(*step_);
+    return writer_.Finish();
+  }
+
+ private:
+  // Before the first change.
+  Status Begin() {
+    if (begun_) return Status::Ok();
+    begun_ = true;
+    if (options_.rule) {
+      TFRA_RETURN_IF_ERROR(use_.UseRule(*options_.rule));
+      writer_.MoveTo(&*use_);
+    }
+    if (options_.mode == WriteOptions::kReplace) use_.trained().Unbind();
+    return Status::Ok();
+  }
+
+  TrainedTable::Use& use_;
+  const WriteOptions options_;
+  TableWriter writer_;
+  bool begun_ = false;
+  std::optional<int64_t> epoch_steps_, step_;
+};
+
+}  // namespace
+
+std::unique_ptr<ContentReader> TrainedTable::Use::NewReader(const ReadOptions& options) const {
+  return std::make_unique<TrainedReader>(table_.get(), table_->table_.get(), options);
+}
+
+std::unique_ptr<ContentWriter> TrainedTable::Use::NewWriter(const WriteOptions& options) {
+  return std::make_unique<TrainedWriter>(this, options);
+}
+
+}  // namespace tfra
