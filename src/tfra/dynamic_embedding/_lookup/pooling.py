@@ -45,8 +45,8 @@ class Bags:
             raise ValueError(f"The innermost dimension of ids must be ragged. Received: {ids}")
         if ids.ragged_rank > 1 and any(n is None for n in ids.shape[1:-1]):
             raise ValueError(
-                "Ragged ids can be combined along their last dimension, with all others but the "
-                f"first of one length. Received shape: {ids.shape}"
+                "Ragged ids must have a known size in all dimensions between the first and the "
+                f"last. Received shape: {ids.shape}"
             )
         inner = ids
         while inner.ragged_rank > 1:

@@ -564,7 +564,7 @@ def require_eager(method: str, instead: str | None) -> None:
     """Raises RuntimeError unless ops run immediately."""
     if not tf.executing_eagerly():
         hint = f" Use `{instead}` there, which returns tensors." if instead else ""
-        raise RuntimeError(f"`{method}` returns numbers, which a graph does not have yet.{hint}")
+        raise RuntimeError(f"`{method}` returns numbers, which needs eager execution.{hint}")
 
 
 def _host_of(device: str) -> str:

@@ -489,8 +489,8 @@ class HkvHashTable(HashTable):
         if owner is not None and owner.gradients_wait():
             warnings.warn(
                 f"Gradients of {owner.name!r} wait for the end of `gradient_accumulation_steps`. "
-                "The file of a table has none of them: save after a step that applies them, or "
-                "save the model.",
+                "The file of a table does not contain them: save after a step that applies them, "
+                "or save the model.",
                 stacklevel=2,
             )
         content = content_of([self])

@@ -29,8 +29,8 @@ def gradient_of_shadow(op: Any, keys: tf.Tensor, gradients: tf.Tensor) -> tf.Ind
     if getattr(op, "graph", None) in graphs_of_branches:
         raise NotImplementedError(
             "Gradients of rows can't be taken in a tf.cond or tf.function within a graph of TF1 "
-            "style: of a branch that is not taken TensorFlow gives the gradient of a key. Look the "
-            "rows up before it."
+            "style, because TensorFlow makes a wrong gradient for a branch that does not run. "
+            "Look the rows up before it."
         )
     if is_in_while_loop(getattr(op, "graph", None)):
         raise NotImplementedError(

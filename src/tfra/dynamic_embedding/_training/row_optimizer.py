@@ -176,7 +176,9 @@ class RowOptimizer:
 
     def _describe(self, slot: Block, probe: tf.Tensor) -> Slot:
         if slot.elements not in (1, self._dim):
-            raise NotImplementedError(self._refusal(f"its slot {slot.name!r} has another shape"))
+            raise NotImplementedError(
+                self._refusal(f"its slot {slot.name!r} has neither 1 nor {self._dim} elements")
+            )
         if slot.rows is not None:
             if slot.elements != self._dim or not np.array_equal(slot.rows, probe):
                 raise NotImplementedError(self._refusal(f"it assigns {slot.name!r} in build()"))

@@ -190,8 +190,8 @@ class _EnginePolicy(RestrictPolicy):
         super().__init__(var)
         if not var.keeps_metadata:
             raise ValueError(
-                f"Rows of {var.name!r} don't carry when and how often they were updated: expected "
-                f"a Variable made with restrict_policy={type(self).__name__}, received {var!r}"
+                f"Keys of {var.name!r} have no metadata: expected a Variable made with "
+                f"restrict_policy={type(self).__name__}, received {var!r}"
             )
 
     def apply_update(self, ids: Any) -> Any:

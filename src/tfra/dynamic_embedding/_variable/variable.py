@@ -649,8 +649,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         """
         if self._restrict_policy is None:
             warnings.warn(
-                f"{self.name} has no restrict_policy, so restrict() leaves it as it is. Give the "
-                "Variable one when it is made.",
+                f"{self.name} has no restrict_policy, so restrict() removes nothing. Make the "
+                "Variable with a restrict_policy.",
                 stacklevel=2,
             )
             return None

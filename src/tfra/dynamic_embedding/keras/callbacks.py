@@ -212,7 +212,9 @@ class TableStatsCallback(_TableCallback):
         self.figures = list(known if figures is None else figures)
         for figure in self.figures:
             if figure not in known:
-                raise ValueError(f"`figures` must be of {sorted(known)}. Received: {figure!r}")
+                raise ValueError(
+                    f"`figures`: expected names of {sorted(known)}, received {figure!r}"
+                )
         self._writer: Any = None
         if log_dir is not None:
             tensorboard.require_tensorboard()
