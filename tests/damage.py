@@ -45,8 +45,8 @@ class Kind:
     rule: str = "none"
     metadata: bool = False
     bounded: bool = False  # Scores, and an epoch.
-    waiting: bool = False  # Keys that wait to enter, by their exact counts.
-    sums: bool = False  # Gradients that wait for a step.
+    waiting: bool = False  # Waiting keys with exact counts.
+    sums: bool = False  # Sums of accumulated gradients.
     partitions: int = 1
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Kind:
         return types | ({"sum_keys": self.key_dtype, "sums": slots} if self.sums else {})
 
     def columns(self, seed: int, n: int = 7) -> Columns:
-        """A content of n keys, and some that wait, all different."""
+        """A content of n keys and some waiting keys, all different."""
         rng = np.random.default_rng(seed)
         w, s = (3 if self.waiting else 0), (2 if self.sums else 0)
         numbers = rng.permutation(1000)[: n + w + s] - 500
@@ -210,7 +210,7 @@ def _numbers_of(arrays: dict[str, Any], name: str, dtype: str) -> Any:
         return None
     wanted = tf.as_dtype(dtype)
     if wanted.is_floating:
-        if array.dtype == np.uint16:  # What bfloat16 is saved as.
+        if array.dtype == np.uint16:  # bfloat16 is saved as uint16.
             array = array.view(tf.bfloat16.as_numpy_dtype)
         elif array.dtype.kind != "f":
             return None
@@ -270,7 +270,7 @@ def state_of_columns(columns: Columns, kind: Kind) -> State | None:
     if (columns["waiting_seen"][:, 1] == 0).any():
         return None
     if kind.waiting and columns["waiting_filter"].size:
-        return None  # The state of another rule of admission.
+        return None  # The state belongs to another admission rule.
 
     def by_key(keys: str, rows: str) -> dict[Any, Any]:
         found = [row.tobytes() if row.dtype != object else row.tolist() for row in columns[rows]]
@@ -292,7 +292,7 @@ def state_of_columns(columns: Columns, kind: Kind) -> State | None:
 
 
 def state_of(content: dict[str, tf.Tensor], kind: Kind) -> State:
-    """What a table holds, of its content as it is saved."""
+    """The part of a saved content that a table holds."""
     columns = {name: tensor.numpy() for name, tensor in content.items() if name in kind.types}
     columns = {name: c.astype(object) if name == "rule" else c for name, c in columns.items()}
     state = state_of_columns(columns, kind)
@@ -301,7 +301,7 @@ def state_of(content: dict[str, tf.Tensor], kind: Kind) -> State:
 
 
 def assert_holds(state: State, expected: State, what: str) -> None:
-    """Fails unless all that is expected is there."""
+    """Fails unless the state has all expected fields."""
     for name, value in expected.items():
         if value is not None:
             assert state[name] == value, f"{what}: other {name}"
@@ -316,7 +316,7 @@ def damaged(arrays: dict[str, Any], count: int, seed: int) -> Iterator[tuple[str
     names = sorted(arrays)
     for number in range(count):
         name = names[number % len(names)]
-        for _ in range(20):  # Some do not apply to all arrays.
+        for _ in range(20):  # Some kinds of damage do not apply to all arrays.
             change = _CHANGES[rng.integers(len(_CHANGES))]
             other = arrays[names[rng.integers(len(names))]]
             try:

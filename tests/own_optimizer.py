@@ -1,4 +1,4 @@
-"""An optimizer as a user writes one."""
+"""An optimizer written like one of a user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 
 @keras.saving.register_keras_serializable("tests")
 class OwnOptimizer(keras.optimizers.Optimizer):
-    """An optimizer that no library knows, with two slots, one of which starts from ones."""
+    """An optimizer that no library has, with two slots, one of which starts with ones."""
 
     def build(self, variables: Any) -> None:
         if self.built:

@@ -34,12 +34,12 @@ class Number:
     call: Callable[[Any], Any]
     least: float
     most: float = INT64
-    also: tuple[Any, ...] = ()  # What else may be given.
-    real: bool = False  # Any number in the range will do.
-    converts: bool = False  # Whatever `int` takes will do.
+    also: tuple[Any, ...] = ()  # Other values that are accepted.
+    real: bool = False  # Any number in the range is accepted.
+    converts: bool = False  # Anything that `int` converts is accepted.
     needs: (
         type[BaseException] | tuple[type[BaseException], ...]
-    ) = ()  # Other errors that are right.
+    ) = ()  # Other errors that are correct.
 
     def takes(self, value: Any) -> bool:
         if any(value is one for one in self.also):
@@ -62,13 +62,13 @@ class Number:
 
 
 def limit_memory(more: int) -> None:
-    """Lets the process take so many bytes more than it has."""
+    """Limits the memory of the process to this many bytes more than it has now."""
     size = int(re.search(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (size + more, resource.RLIM_INFINITY))
 
 
 def problem_of(number: Number, value: Any) -> str | None:
-    """What is wrong about how a call with this value ended."""
+    """Returns what is wrong with the outcome of a call with this value."""
     right = number.takes(value)
     try:
         number.call(value)
@@ -91,7 +91,7 @@ def problem_of(number: Number, value: Any) -> str | None:
 
 
 def check(numbers: Iterable[tuple[str, Number]], more: int = 3 * 2**30) -> list[str]:
-    """A line for every value that was not taken or refused as it should be."""
+    """Returns a line for every value that was wrongly accepted or refused."""
     limit_memory(more)
     problems = []
     for where, number in numbers:

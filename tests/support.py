@@ -34,7 +34,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def object_array(items: Iterable[Any], shape: Shape) -> Array:
-    """An object array: unlike `np.array`, also of nothing and of equally long strings."""
+    """Makes an object array, also of an empty list and of strings of equal length."""
     array = np.empty(shape, dtype=object)
     array.reshape(-1)[:] = list(items)
     return array
@@ -74,13 +74,13 @@ def row_bytes(row: Array) -> Any:
 
 
 def as_content(keys: Array, values: Array) -> Content:
-    """Keys and their rows, the last of equal keys."""
+    """Maps keys to their rows; the last of equal keys wins."""
     rows = values.reshape(keys.size, values.shape[-1])
     return {key: row_bytes(row) for key, row in zip(keys.ravel().tolist(), rows, strict=True)}
 
 
 def content(table: tfra.Table) -> Content:
-    """Everything in `table`, of which no key may be exported twice."""
+    """Everything in `table`; fails if a key is exported twice."""
     keys, values = table.export()
     exported = as_content(keys, values)
     assert len(exported) == len(keys), "a key was exported twice"
@@ -146,7 +146,7 @@ class Case:
         return make_values(self.value_dtype, (*shape, self.dim), np.random.default_rng(seed))
 
     def zeros(self, shape: Shape | int) -> Array:
-        """Rows as they are before the first write, for keys of `shape`."""
+        """The initial rows of keys of this shape."""
         shape = (shape,) if isinstance(shape, int) else shape
         fill = b"" if self.value_dtype == "string" else 0
         return np.full((*shape, self.dim), fill, numpy_dtype(self.value_dtype))

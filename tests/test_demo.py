@@ -44,7 +44,7 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_demo(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    """Runs all of it, and returns what it printed and its figures."""
+    """Runs the whole demo, and returns its output and its figures."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples"), "COLUMNS": "160"}
     command = [sys.executable, "-m", "movielens", "--ratings", str(RATINGS)]
     done = subprocess.run(
@@ -61,7 +61,7 @@ def generated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, 
     return folder, *run_demo(folder, "--source", "generated")
 
 
-# --- All of it.
+# --- The whole demo.
 
 
 def check_figures(printed: str, results: dict[str, Any], ratings: data.Ratings) -> None:

@@ -128,7 +128,7 @@ def test_a_picture_is_on_a_page(picture: Path) -> None:
 
 @pytest.mark.parametrize("picture", sorted(ROOT.glob("docs/images/*.svg")), ids=name_of)
 def test_a_drawing_is_readable(picture: Path) -> None:
-    """By those who read on a dark page, and by those to whom it is read."""
+    """Images are readable on a dark page and by a screen reader."""
     root = ElementTree.parse(picture).getroot()
     texts = {element.tag.rpartition("}")[2]: element.text or "" for element in root}
     assert texts["title"]

@@ -83,7 +83,7 @@ def test_float_ids(way: str, ids: Any) -> None:
         "layer": "keras.Input(shape, dtype='int64')",
     }
     assert "int64" in told and "float" in told
-    # A list has not gone through Keras, and is told what a Variable tells.
+    # Keras has not converted a list, so the message is that of a Variable.
     assert expected[way] in told or expected["Variable"] in told
     assert made(way)(np.asarray(ids).astype("int64")).shape == (2, 2)
 
@@ -111,7 +111,7 @@ def test_a_key_dtype_that_is_none() -> None:
 
 
 def test_a_variable_of_int64_and_ids_of_int32() -> None:
-    ids = tf.constant([1, 2])  # int32, which nothing says.
+    ids = tf.constant([1, 2])  # This is int32, though nothing says so.
     told = advice(lambda: made("Variable")(ids), TypeError)
     assert "expected int64, received int32" in told and "tf.cast(keys, tf.int64)" in told
     assert made("Variable")(tf.cast(ids, tf.int64)).shape == (2, 2)
@@ -165,7 +165,7 @@ def test_an_empty_batch_is_fine(way: str) -> None:
 
 
 def test_an_empty_array_is_of_floats() -> None:
-    nothing = np.array([])  # float64, which nothing says.
+    nothing = np.array([])  # This is float64, though nothing says so.
     assert "keys.astype('int64')" in advice(lambda: made("Table")(nothing), TypeError)
     assert made("Table")(nothing.astype("int64")).shape == (0, 2)
 
@@ -181,7 +181,7 @@ def test_no_rows_for_no_keys() -> None:
 
 
 def test_values_of_float64() -> None:
-    rows = np.ones((1, 2))  # float64, which nothing says.
+    rows = np.ones((1, 2))  # This is float64, though nothing says so.
     assert "values.astype('float32')" in advice(lambda: tfra.Table(2).upsert([1], rows), TypeError)
     tfra.Table(2).upsert([1], rows.astype("float32"))
     told = advice(lambda: de.Variable(dim=2).upsert([1], tf.constant(rows)), TypeError)
@@ -276,14 +276,14 @@ def test_no_keras() -> None:
 
 
 def test_a_backend_of_keras_that_is_not_installed() -> None:
-    # Blocked, for those who have it.
+    # Import is blocked, in case the package is installed.
     program = "import sys; sys.modules['jax'] = None; import tfra; "
     told = error_of(program + USE, KERAS_BACKEND="jax")
     assert told.startswith("ImportError") and "KERAS_BACKEND='jax'" in told
     assert "set KERAS_BACKEND to 'tensorflow'" in told
 
 
-# The real thing where another backend is at hand: `make bench` has torch.
+# A real other backend if one is installed: `make bench` installs torch.
 TORCH = sorted(Path(__file__).resolve().parent.parent.glob(".venvs/torch-*/lib/*/site-packages"))
 
 

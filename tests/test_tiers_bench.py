@@ -1,4 +1,4 @@
-"""The benchmarks of two levels run, check what they say they check, and refuse what they must."""
+"""The benchmarks of tiered tables run, check their results, and refuse too small a disk."""
 
 from __future__ import annotations
 

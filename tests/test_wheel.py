@@ -24,7 +24,7 @@ PROGRAMS = ROOT / "tests" / "wheel_programs"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    # None of the variables by which Python would find packages elsewhere.
+    # Without the variables by which Python would find other packages.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True

@@ -1,5 +1,5 @@
-// What benchmarks of tables share: clocks, memory, results that are checked, and keys and rows that
-// can be.
+// What benchmarks of tables share: clocks, memory, checks of results, and keys and rows for these
+// checks.
 #pragma once
 
 #include <unistd.h>
@@ -21,14 +21,14 @@
 
 namespace tfra::bench {
 
-// Of the CPUs: what other programs do meanwhile counts for little.
+// The CPU time of this process, on which other programs have little effect.
 inline double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 inline double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Memory that this process takes now.
+// The memory that this process uses now.
 inline uint64_t ResidentBytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "r");
   unsigned long total = 0, resident = 0;
@@ -37,9 +37,9 @@ inline uint64_t ResidentBytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Lets the kernel have so much memory that can be used at once. Where a hypervisor takes free
-// memory back, getting it again takes many times what the kernel and the table do with it. Done by
-// as many threads as the table has, at the same time: each CPU has pages of its own.
+// Makes sure that the kernel has `bytes` bytes of free memory. A hypervisor may take free memory
+// away, and getting it back would take much longer than what is measured. Uses all threads at the
+// same time, because each CPU has its own list of free pages.
 inline void ProvideMemory(size_t bytes) {
   const int threads = NumThreads();
   std::barrier together(threads);
@@ -65,9 +65,9 @@ inline void Require(bool condition, const char* what) {
 
 inline void RequireOk(const Status& status) { Require(status.ok(), status.message().c_str()); }
 
-// Different numbers, different keys.
+// The key of a number. Different numbers have different keys.
 inline int64_t KeyOf(uint64_t number) { return static_cast<int64_t>(MixInt64(number + 1)); }
-// What every element of the key's row is.
+// The value of every element of the key's row.
 inline float ValueOf(int64_t key) { return static_cast<float>(key & 0xFFFF); }
 
 }  // namespace tfra::bench

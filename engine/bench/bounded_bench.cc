@@ -1,11 +1,11 @@
-// What a bound costs: a bounded table against one without, in one run.
+// The cost of a bound: compares a bounded table with an unbounded one, in one run.
 //
 //   bounded_bench [--keys N] [--dim N] [--threads N] [--passes N]
 //
-// Prints three ratios: lookups in a full table against lookups in one without a bound; insertions
-// that evict against those that do not; and how much a full table is slower than a half full one.
-// Rates are keys per second of CPU time. The tables take turns, pass by pass, and the best pass of
-// each counts. Results are checked.
+// Prints three ratios: lookups in a full table to lookups in an unbounded one; insertions that
+// evict to insertions that do not; and lookups in a half full table to lookups in a full one. Rates
+// are keys per second of CPU time. The tables take turns, pass by pass, and the best pass of each
+// counts. Results are checked.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,7 @@ struct Config {
 
 constexpr size_t kBatch = 65'536;
 
-// Inserts the keys numbered begin .. end - 1, and returns how many per second of a CPU.
+// Inserts the keys of the numbers begin .. end - 1. Returns keys per second of CPU time.
 double Insert(Table* table, size_t dim, size_t begin, size_t end) {
   std::vector<int64_t> keys(kBatch);
   std::vector<float> rows(kBatch * dim);
@@ -51,7 +51,7 @@ double Insert(Table* table, size_t dim, size_t begin, size_t end) {
   return static_cast<double>(end - begin) / seconds;
 }
 
-// Looks keys up that are there, in random order, and returns how many per second of a CPU.
+// Looks up keys of the table, in random order. Returns keys per second of CPU time.
 double Lookup(Table* table, size_t dim, const std::vector<int64_t>& there) {
   std::vector<int64_t> keys(kBatch);
   std::vector<float> rows(kBatch * dim);
@@ -87,7 +87,7 @@ struct Rates {
   double insert = 0, lookup_half = 0, insert_evicting = 0, lookup_full = 0;
 };
 
-// Fills a table, half by half, and goes on inserting as many keys again if it is bounded.
+// Fills a table in two halves. If it is bounded, goes on to insert keys that evict others.
 void Pass(Table* table, const Config& config, size_t pass, Rates* best) {
   const auto raise = [](double* rate, double measured) { *rate = std::max(*rate, measured); };
   RequireOk(table->Clear());
@@ -114,7 +114,7 @@ void Run(const Config& config, tfra::EvictStrategy strategy, const char* name) {
   spec.bound = {static_cast<int64_t>(config.keys), strategy};
   RequireOk(Table::Create(spec, &bounded));
   Rates without, with;
-  // In the first pass the tables grow and take their memory, as users see it.
+  // In the first pass, the tables grow and allocate memory, as they do for users.
   double filling = 0;
   for (int pass = 0; pass <= config.passes; ++pass) {
     if (pass == 1) {

@@ -1,11 +1,11 @@
-// What the counters of a table cost: the same lookups in an engine with them and in one without,
-// both in this process, in turns.
+// The cost of the counters of a table: the same lookups in an engine with counters and in one
+// without, by turns, in one process.
 //
 //   counters_bench WITH.so WITHOUT.so [--keys N] [--dim N] [--tables N] [--turns N]
 //
-// Machines are faster at one time than at another, and one table lies better in memory than the
-// next. So calls of the two alternate, their times are compared pair by pair, and tables are built
-// several times. Prints the quartiles of the cost, in percent of the time without counters.
+// The speed of a machine changes over time, and tables differ in where they are in memory. So calls
+// of the two engines alternate, times are compared pair by pair, and tables are built several
+// times. Prints the quartiles of the cost, in percent of the time without counters.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ using tfra::Table;
 
 constexpr size_t kBatch = 65'536;
 
-// Table::Create of one library. The name is that of the Itanium ABI.
+// Table::Create of one library. The symbol name follows the Itanium ABI.
 using CreateTable = tfra::Status (*)(const tfra::TableSpec&, std::unique_ptr<Table>*);
 constexpr char kCreate[] =
     "_ZN4tfra5Table6CreateERKNS_9TableSpecEPSt10unique_ptrIS0_St14default_deleteIS0_EE";
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
       double took[2];
       for (size_t k = 0; k < 2; ++k) {
         const size_t which = (k + turn) % 2;
-        // Other keys for each: what one has read is not in the caches for the other.
+        // Each engine gets other keys, so that its rows are not in the caches because of the other.
         for (int64_t& key : wanted) key = static_cast<int64_t>(random() % keys);
         const auto start = std::chrono::steady_clock::now();
         const bool ok =
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         Require(ok && values.front() == 1.0f && values.back() == 1.0f, "the values");
       }
-      if (turn < turns / 10) continue;  // Not warm yet.
+      if (turn < turns / 10) continue;  // Warm-up.
       costs.push_back(100.0 * (took[0] / took[1] - 1.0));
       for (size_t k = 0; k < 2; ++k) seconds[k].push_back(took[k]);
     }

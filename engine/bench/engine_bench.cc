@@ -1,12 +1,12 @@
-// Speed and memory of the engine against the physical limit, in one run.
+// Compares the speed and memory of the engine with those of raw arrays, in one run.
 //
 //   engine_bench [--keys N,N,..] [--dim N,N,..] [--threads N] [--batch N] [--rounds N]
 //                [--json FILE] [workload ..]
 //
 // Workloads (all by default): lookup assign insert adam mixed. Each prints its rate, the rate of a
-// raw loop over the same bytes by index measured right beside it, and their ratio. Raw loops
-// prefetch and use the same pool of threads. Results are checked: a wrong one ends the run. With
-// --json, each is also written to a file, as a line of JSON.
+// raw loop over rows in an array, which is measured at the same time, and their ratio. Raw loops
+// prefetch, and use the same thread pool. Results are checked: a wrong one ends the run. With
+// --json, each workload also writes a line of JSON to a file.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -48,7 +48,7 @@ struct Config {
   }
 };
 
-// Element j of the row of key number i: a function of both, so that any mix-up shows.
+// Element j of the row of key number i. It depends on both, so that wrong rows are detected.
 float ValueOf(size_t i, size_t j) { return static_cast<float>((i * 31 + j * 7) & 0xFFFF); }
 
 class Pages {
@@ -64,7 +64,7 @@ class Pages {
   std::byte* data_;
 };
 
-// `rounds` batches of key numbers, drawn uniformly; distinct within a batch if asked.
+// `rounds` batches of uniformly random key numbers, on request distinct within each batch.
 struct Queries {
   Queries(size_t rounds, size_t batch, size_t keys, bool distinct) {
     uint64_t draw = 1;
@@ -92,8 +92,8 @@ struct Queries {
 
 constexpr int kPasses = 20;
 
-// The best of several passes of each body over all rounds, in keys per second. The bodies take
-// turns, so that a noisy neighbour hits all of them.
+// The rate of the best pass of each body over all rounds, in keys per second. The bodies take
+// turns, so that other programs on the machine slow down all of them.
 std::vector<double> BestRates(const Config& config,
                               const std::vector<std::function<void(size_t round)>>& bodies) {
   std::vector<double> best(bodies.size());
@@ -108,7 +108,7 @@ std::vector<double> BestRates(const Config& config,
   return best;
 }
 
-// Calls body(begin, end) for the parts of one batch on the pool.
+// Calls body(begin, end) for the parts of one batch, on the thread pool.
 void Spread(const Config& config, const std::function<void(size_t, size_t)>& body) {
   const size_t parts = static_cast<size_t>(config.threads);
   ParallelFor(parts, parts,
@@ -129,7 +129,7 @@ void RawGather(const float* rows, const uint32_t* index, size_t begin, size_t en
   }
 }
 
-// Reads and writes what Adam does: three parts of a row, and a gradient.
+// Reads and writes the same memory as Adam: three parts of a row, and a gradient.
 void RawUpdate(float* rows, const uint32_t* index, size_t begin, size_t end, size_t dim,
                const float* gradients) {
   const size_t stride = 3 * dim;
@@ -146,7 +146,7 @@ void RawUpdate(float* rows, const uint32_t* index, size_t begin, size_t end, siz
   }
 }
 
-std::FILE* json = nullptr;  // Where results go too, if asked for.
+std::FILE* json = nullptr;  // The file of --json, or null.
 
 void Record(const char* workload, size_t keys, size_t dim,
             std::initializer_list<std::pair<const char*, double>> figures) {
@@ -174,7 +174,7 @@ tfra::TableSpec Spec(size_t dim, bool adam) {
 // Inserts keys 0 .. keys - 1 in batches and returns the seconds inside the table.
 double Build(const Config& config, Table* table, size_t keys, size_t dim, bool report_memory) {
   std::vector<int64_t> ids(config.batch);
-  // On huge pages, as the rows of all other workloads here, and as NumPy's large arrays.
+  // On huge pages, like the rows of all other workloads here, and like large arrays of NumPy.
   Pages pages(config.batch * dim * 4);
   float* const values = pages.floats();
   std::memset(values, 0, config.batch * dim * 4);
@@ -186,7 +186,7 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
       ids[i] = KeyOf(first + i);
       for (size_t j = 0; j < dim; ++j) values[i * dim + j] = ValueOf(first + i, j);
     }
-    // What the keys of this call and a growing part of the index may need.
+    // The memory that the keys of this call, and growing stripes, may need.
     ProvideMemory(3 * n * (dim * 4 + 24) + first * 4);
     const double start = WallSeconds();
     RequireOk(table->Assign(KeyBatch(ids.data(), n), values));
@@ -209,7 +209,7 @@ double Build(const Config& config, Table* table, size_t keys, size_t dim, bool r
   return seconds;
 }
 
-// Seconds to write fresh memory once, in order, on the pool.
+// Seconds to write fresh memory once, in order, on the thread pool.
 double FirstTouch(const Config& config, size_t bytes) {
   Pages pages(bytes);
   const double start = WallSeconds();
@@ -228,10 +228,10 @@ void CheckLookup(const Queries& queries, size_t round, size_t dim, const float* 
   }
 }
 
-// Readers and a writer, each calling with one thread, alone and together.
+// Readers and a writer, each on one thread: first alone, then together.
 void Mixed(const Config& config, Table* table, const Queries& queries, size_t keys, size_t dim) {
   tfra::SetNumThreads(1);
-  // Keys done per second by `readers` and `writers` threads side by side.
+  // The keys per second of `readers` and `writers` threads that run together.
   const auto run = [&](int readers, int writers, double* read_rate, double* write_rate) {
     std::atomic<bool> stop{false};
     std::atomic<size_t> read{0}, written{0};
@@ -270,7 +270,7 @@ void Mixed(const Config& config, Table* table, const Queries& queries, size_t ke
   run(0, 1, &none, &writes_alone);
   run(2, 1, &reads, &writes);
   tfra::SetNumThreads(config.threads);
-  // Three threads on fewer CPUs can at best do as much as the CPUs they share.
+  // Three threads cannot do more than their CPUs, which may be fewer.
   const double cpus = static_cast<double>(std::thread::hardware_concurrency());
   const double possible = std::min(1.0, cpus / 3);
   const double ratio = (reads + writes) / (reads_alone + writes_alone);
@@ -298,7 +298,7 @@ void RunPlain(const Config& config, size_t keys, size_t dim) {
     });
   };
 
-  // The best of several builds.
+  // Take the best of several builds.
   std::unique_ptr<Table> table;
   double seconds = 1e9, touch = 1e9;
   for (int build = 0; build < (keys > 10'000'000 ? 4 : 8); ++build) {
@@ -411,7 +411,7 @@ int main(int argc, char** argv) {
           config.Wants("mixed")) {
         RunPlain(config, keys, dim);
       }
-      // Beyond this the raw rows and the table's would not both fit in 24 GiB.
+      // Above this limit, the raw rows and the table would not fit into 24 GiB together.
       if (config.Wants("adam") && keys * dim <= 400'000'000) RunAdam(config, keys, dim);
     }
   }

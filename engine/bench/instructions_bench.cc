@@ -1,9 +1,10 @@
-// Runs one kind of call over many keys on one thread, to be counted by callgrind:
+// Runs one kind of call on many keys, on one thread. callgrind counts its instructions:
 //
 //   instructions_bench lookup|insert|adam ROUNDS
 //
-// A round is 196,608 int64 keys, rows of 16 floats, 65,536 keys a call. bench/instructions.py runs
-// it with and without rounds; the difference is what the calls take.
+// A round has 196,608 int64 keys with rows of 16 floats, in calls of 65,536 keys.
+// bench/instructions.py runs this program with and without rounds; the difference is the cost of
+// the calls.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>

@@ -1,14 +1,14 @@
-// What tiers cost: a table with an eighth of its rows in memory against one with all of them, in
-// one run, on ids that follow a Zipf distribution.
+// The cost of tiers: compares a table with an eighth of its rows in memory with a table that has
+// all rows in memory, in one run, on ids that follow a Zipf distribution.
 //
 //   tier_bench [--keys N] [--dim N] [--threads N] [--passes N] [--part N] [--only 1|2]
 //              [--directory PATH]
 //   tier_bench --large 1 [--keys N] [--dim N] [--fast-bytes N] [--steps N] [--directory PATH]
 //
-// Rates are keys per second of CPU time, which the kernel's work on the file is part of. The tables
-// take turns, pass by pass, and the best pass of each counts. Results are checked. --part: memory
-// holds one row in so many. --large builds one table of 50 million keys with 2 GB of fast memory,
-// trains it for 200 steps of Adam and exports it.
+// Rates are keys per second of CPU time, including the time of the kernel for the file. The tables
+// take turns, pass by pass, and the best pass of each counts. Results are checked. With --part N,
+// one row in N fits into memory. --large builds one table of 50 million keys with 2 GB of memory
+// for rows, trains it for 200 steps of Adam and exports it.
 #include <malloc.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Config {
 constexpr size_t kBatch = 65'536;
 constexpr double kExponent = 1.05;
 
-// Ranks from 0 on, of which rank r comes with a probability proportional to 1 / (r + 1)^exponent:
+// Random ranks from 0 on; the probability of rank r is proportional to 1 / (r + 1)^exponent. See
 // Hörmann and Derflinger, "Rejection-inversion to generate variates from monotone discrete
 // distributions".
 class Zipf {
@@ -92,14 +92,14 @@ tfra::TableSpec SpecOf(const Config& config, bool adam) {
   return spec;
 }
 
-// Keys in random order of their frequencies, so that the last ones are not the most frequent.
+// Inserts the keys in an order that does not depend on their frequencies.
 void Build(Table* table, const Config& config) {
   std::vector<int64_t> keys(kBatch);
   std::vector<float> rows(kBatch * config.dim);
   for (size_t begin = 0; begin < config.keys; begin += kBatch) {
     const size_t n = std::min(kBatch, config.keys - begin);
     for (size_t i = 0; i < n; ++i) {
-      // Coprime to all numbers of keys that are no multiples of it.
+      // A prime: the product visits every key once, unless config.keys is a multiple of it.
       keys[i] = KeyOf((begin + i) * 1'000'003 % config.keys);
       std::fill_n(rows.begin() + static_cast<std::ptrdiff_t>(i * config.dim), config.dim,
                   ValueOf(keys[i]));
@@ -161,7 +161,7 @@ void Compare(const Config& config, bool adam, const char* name,
   const auto draw = [&] {
     for (int64_t& id : ids) id = KeyOf(zipf.Next());
   };
-  // Until the right rows are in memory: how often most of them come shows late.
+  // Warm up until the frequent rows are in memory, which takes many passes.
   for (int pass = 0; pass < kWarmPasses; ++pass) {
     draw();
     measure(tiered.get(), config, ids);
@@ -285,7 +285,7 @@ int main(int argc, char** argv) {
     }
   }
   if (config.large && !keys_given) config.keys = 50'000'000;
-  // Buffers that were freed are to leave this process, and what it takes.
+  // Freed buffers must return to the system, so that they do not count as resident memory.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   tfra::SetNumThreads(config.threads);
   std::printf("threads %d, batch %zu, %zu keys, dim %zu, float32, Zipf %.2f\n", config.threads,

@@ -1,5 +1,5 @@
-// Admission by a counting Bloom filter and by probability: what is exact, exactly; what is a matter
-// of chance, with fixed seeds and a margin of four standard deviations.
+// Admission by a counting Bloom filter and by probability. Tests of chance use fixed seeds and a
+// margin of four standard deviations.
 #include <cmath>
 #include <random>
 
@@ -9,13 +9,13 @@
 namespace tfra::test {
 namespace {
 
-// The most that chance makes of `trials` trials.
+// The largest number of successes in `trials` trials that chance explains.
 double AtMost(double probability, double trials) {
   return probability * trials + 4 * std::sqrt(probability * (1 - probability) * trials) + 1;
 }
 
 TEST(BloomFilterCountsAlone) {
-  // The last and first counts of 4, 8 and 16 bits.
+  // The largest counts of 4, 8 and 16 bits, and the next counts.
   for (uint32_t min_count : {1u, 2u, 15u, 16u, 255u, 256u, 65535u}) {
     const AdmissionSpec spec = Bloom(min_count, 1000, 0.001);
     CHECK_EQ(FilterShape::For(spec).bits, min_count <= 15 ? 4u : min_count <= 255 ? 8u : 16u);
@@ -31,7 +31,7 @@ TEST(BloomFilterCountsAlone) {
   }
 }
 
-// Far more keys than the filter is for: many enter early, none late.
+// With far more keys than the filter is made for, many keys enter early, but none enters late.
 TEST(BloomFilterIsNeverLate) {
   for (KeyType key_type : kKeyTypes) {
     for (uint32_t min_count : {2, 5, 20, 300}) {
@@ -57,7 +57,7 @@ TEST(BloomFilterIsNeverLate) {
   }
 }
 
-// Keys that are seen for the first time and enter, after the filter got as many as it is for.
+// In a filter with as many keys as it is made for, few keys enter when they are first seen.
 TEST(BloomFilterIsRarelyEarly) {
   for (KeyType key_type : kKeyTypes) {
     for (double error : {0.1, 0.01}) {
@@ -66,7 +66,7 @@ TEST(BloomFilterIsRarelyEarly) {
         std::unique_ptr<Table> table = AdmittingTable(key_type, Bloom(min_count, capacity, error));
         const TestKeys first = TestKeys::Range(key_type, 0, capacity);
         for (uint32_t sight = 1; sight < min_count; ++sight) See(*table, first);
-        // On the way there were fewer keys, and so fewer mistakes.
+        // While the filter had fewer keys, there were fewer errors.
         CHECK(static_cast<double>(table->size()) <= AtMost(error, static_cast<double>(capacity)));
         AdmissionState full;
         CHECK_OK(table->upkeep().ExportAdmission(&full));
@@ -74,12 +74,13 @@ TEST(BloomFilterIsRarelyEarly) {
         const int64_t trials = 20000 / kSlowdown, few = capacity / 100;
         for (int64_t begin = 0; begin < trials; begin += few) {
           See(*table, TestKeys::Range(key_type, 1000000 + begin, 1000000 + begin + few));
-          CHECK_OK(table->upkeep().RestoreAdmission(full));  // As full as is meant, no fuller.
+          CHECK_OK(table->upkeep().RestoreAdmission(full));  // Removes the new keys of the filter.
         }
         const double early = static_cast<double>(table->size() - before);
-        // 1 % more keys than is meant come in at the end of each part.
+        // Before it is restored, the filter has 1 % more keys than it is made for.
         CHECK(early <= AtMost(error * 1.1, static_cast<double>(trials)));
-        // And not by a waste of memory; a small filter has room for stripes of unequal size.
+        // Far fewer errors would mean that the filter is too large. A small filter may be: it has
+        // room for stripes of unequal size.
         if (capacity > 10000) CHECK(early >= 0.2 * error * static_cast<double>(trials));
       }
     }
@@ -96,7 +97,7 @@ TEST(BloomFilterMemoryIsKnownAndConstant) {
       CHECK_EQ(bytes, FilterShape::For(admission).StripeBytes() * kStripes);
       See(*table, TestKeys::Range(KeyType::kInt64, 0, 20000));
       CHECK_EQ(table->stats().admission_bytes, bytes);
-      CHECK_EQ(table->stats().waiting, 0u);  // Not known.
+      CHECK_EQ(table->stats().waiting, 0u);  // A filter does not know this number.
       AdmissionState state;
       CHECK_OK(table->upkeep().ExportAdmission(&state));
       CHECK(state.filter.size() >= bytes && state.filter.size() <= bytes + 64);
@@ -109,7 +110,7 @@ TEST(BloomFilterMemoryIsKnownAndConstant) {
   }
 }
 
-// The first versions had another hash of strings: their filters would count other keys.
+// The first versions had another hash of strings. Their filters are wrong for the present hash.
 TEST(BloomFiltersOfTheFormerHashAreRefused) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = AdmittingTable(key_type, Bloom(2, 1000, 0.01));
@@ -126,7 +127,7 @@ TEST(BloomFiltersOfTheFormerHashAreRefused) {
   }
 }
 
-// Two tables of different keys: restored one after the other into one, no key of either is late.
+// The filters of two tables are restored into a third: no key of either table enters late.
 TEST(BloomFiltersAreSavedAndMerged) {
   for (KeyType key_type : kKeyTypes) {
     for (uint32_t min_count : {4, 40, 400}) {
@@ -135,7 +136,7 @@ TEST(BloomFiltersAreSavedAndMerged) {
       AdmissionState both;
       for (int64_t t : {0, 1}) {
         tables[t] = AdmittingTable(key_type, spec);
-        // The first 500 keys are seen but for the last time, the others but for two.
+        // The first 500 keys may enter when they are seen once more, the others after two times.
         for (uint32_t sight = 1; sight < min_count; ++sight) {
           const int64_t end = sight + 1 < min_count ? 1000 : 500;
           See(*tables[t], TestKeys::Range(key_type, 10000 * t, 10000 * t + end));
@@ -158,7 +159,7 @@ TEST(BloomFiltersAreSavedAndMerged) {
         See(*merged, rarely);
         CHECK_EQ(There(*merged, rarely).Count(), 500u);
       }
-      // As full as it is meant to be.
+      // The merged filter has as many keys as it is made for, so few new keys enter early.
       const TestKeys fresh = TestKeys::Range(key_type, 50000, 50100);
       See(*merged, fresh);
       CHECK(static_cast<double>(There(*merged, fresh).Count()) <= AtMost(0.02, 100));
@@ -166,7 +167,7 @@ TEST(BloomFiltersAreSavedAndMerged) {
   }
 }
 
-TEST(ProbabilityIsThatOfEachSight) {
+TEST(ProbabilityAppliesEachTimeAKeyIsSeen) {
   for (KeyType key_type : kKeyTypes) {
     for (double p : {0.0, 0.001, 0.3, 0.9, 1.0}) {
       std::unique_ptr<Table> table = AdmittingTable(key_type, Probability(p, 5));
@@ -226,7 +227,7 @@ TEST(ProbabilityGoesOnFromARestoredState) {
   }
 }
 
-// "Results do not depend on the number of threads": nor does who enters.
+// Which keys enter does not depend on the number of threads.
 TEST(AdmissionDoesNotDependOnThreads) {
   for (KeyType key_type : kKeyTypes) {
     for (const AdmissionSpec& spec :

@@ -1,9 +1,10 @@
-// Random histories of an exact bounded table (all keys are candidates) against a reference that
-// follows "Bounded tables" in tfra/table.h: after each call the same keys, rows and scores.
+// Random calls on an exact bounded table (all keys are candidates) and on a reference, which
+// follows "Bounded tables" in tfra/table.h. After each call both have the same keys, rows and
+// scores.
 //
-// Where several keys have the lowest score, any of them may be evicted. The reference then picks
-// one, and the table must agree with it in all but which: the scores of the keys that stay are the
-// same, and each key of the table has the row and the score that the reference gave it.
+// If several keys have the lowest score, any of them may be evicted, and the table may choose
+// another key than the reference. So the test compares the scores of the keys that stay, and checks
+// that each key of the table has the row and the score that the reference gave it.
 #include <algorithm>
 #include <random>
 
@@ -30,13 +31,13 @@ class History {
     CHECK_EQ(stats.score_too_low, reference_.score_too_low);
     CHECK_EQ(stats.inserts - stats.removals - stats.evictions, stats.size);
     CHECK(stats.capacity <= static_cast<uint64_t>(spec_.bound.max_capacity));
-    CHECK(full_ * 2 > calls);  // Otherwise it tests little.
+    CHECK(full_ * 2 > calls);  // The table must be full most of the time.
   }
 
  private:
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
-  // Few values, so that scores tie, and some at the ends of their ranges.
+  // Few different values, so that scores are often equal, and some at the ends of their ranges.
   uint64_t PickScore() {
     const uint64_t ends[] = {
         0,         1,          UINT32_MAX - 1,         UINT32_MAX, uint64_t{1} << 32, kMaxScore - 1,
@@ -89,7 +90,7 @@ class History {
         });
         break;
       case 8:
-        numbers.resize(std::min<size_t>(n, 2));  // Few, so that the table is often full.
+        numbers.resize(std::min<size_t>(n, 2));  // Few keys, so that the table is often full.
         Remove(TestKeys(spec_.key_type, numbers));
         break;
       case 9:
@@ -113,7 +114,7 @@ class History {
                      [&](size_t i, const std::vector<int>*) { return std::optional(rows.Row(i)); });
     const Items items = ItemsOf(spec_, evicted);
     CHECK(ScoresOf(items) == ScoresOf(reference_.evicted));
-    // Whoever was evicted is not there, and had the row that it was last given.
+    // Each evicted key was in the table before the call, with this row and this score.
     Items known = reference_.items;
     known.insert(reference_.evicted.begin(), reference_.evicted.end());
     for (const auto& [name, item] : items) CHECK(known.contains(name) && known[name] == item);
@@ -147,7 +148,7 @@ class History {
       for (size_t j = 0; j < kDim; ++j) row[j] -= gradients.Row(i)[j];
       return std::optional(row);
     });
-    // The gradients of equal keys are one write.
+    // The gradients of equal keys count as one write.
     reference_.score_too_low = before + reference_.rejected.size();
   }
 
@@ -255,7 +256,8 @@ class History {
     return batch;
   }
 
-  // The table against the reference, which then goes on from the table's choice among equals.
+  // Compares the table with the reference, which then takes over the table's choice of evicted
+  // keys.
   void Compare() {
     const Items items = ItemsOf(spec_, ExportOf(*table_));
     CHECK_EQ(table_->size(), items.size());
@@ -285,7 +287,7 @@ void RunHistories(EvictStrategy strategy) {
         TableSpec spec = SpecOf(key_type, type, kDim);
         if (IsFloating(type)) spec.rule.kind = RuleKind::kSgd;
         spec.bound = {max_capacity, strategy, false};
-        // Fewer would not keep the largest of them full most of the time.
+        // With fewer calls, the largest table would not be full most of the time.
         History(spec, static_cast<uint64_t>(max_capacity)).Run(800);
       }
     }

@@ -1,4 +1,4 @@
-// Bounded tables: what tfra/table.h promises beyond what bounded_model_test.cc compares.
+// Bounded tables: promises of tfra/table.h that bounded_model_test.cc does not check.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -9,14 +9,14 @@
 namespace tfra::test {
 namespace {
 
-// A bound that is not reached changes nothing: the tests of other tables hold.
+// A bound that is not reached changes nothing: tests of other tables pass.
 TEST(BoundedTablesKeepTheContract) {
   RunTestsWith({int64_t{1} << 20, EvictStrategy::kLfu}, {},
                {"TableBasics",        "TableEmpty",      "TableExport",           "TableAccumulate",
                 "TableDuplicates",    "TableGradients",  "TableResults",          "TableSlots",
                 "TableMetadata",      "TableErrors",     "TableStringsOfOneHash", "ModelAgrees",
                 "Concurrent",         "RemoveIf",        "CopyWithRule",          "OutOfMemory",
-                "ClearNeedsNoMemory", "DuplicatesDoNot", "IgnoredKeys",           "RemovedRows",
+                "ClearNeedsNoMemory", "DuplicatesDoNot", "MismatchedKeys",        "RemovedRows",
                 "ShrinkGives"});
   RunTestsWith(
       {kExactCapacity, EvictStrategy::kLru}, {},
@@ -29,7 +29,7 @@ TEST(BoundedTableFillsAndNeverExceeds) {
   for (KeyType key_type : kKeyTypes) {
     for (EvictStrategy strategy : {EvictStrategy::kLru, EvictStrategy::kLfu}) {
       std::unique_ptr<Table> table = MakeTable(BoundedSpec(strategy, max_capacity, key_type));
-      // As many keys as it may hold: all stay.
+      // The table takes max_capacity keys, and none is evicted.
       AssignRange(*table, 0, max_capacity);
       CHECK_EQ(table->size(), static_cast<uint64_t>(max_capacity));
       CHECK_EQ(table->stats().evictions + table->stats().score_too_low, 0u);
@@ -46,7 +46,7 @@ TEST(BoundedTableFillsAndNeverExceeds) {
       CHECK(stats.index_bytes <= filled.index_bytes * 13 / 10 + (4 << 20));
       CHECK_EQ(Contents(*table).size(), stats.size);
       if (strategy != EvictStrategy::kLru) continue;
-      // The last half of them is there, up to chance.
+      // The last max_capacity / 2 keys are in the table, except a few by chance.
       const TestKeys recent =
           TestKeys::Range(key_type, 10 * max_capacity - max_capacity / 2, 10 * max_capacity);
       CHECK(CountThere(*table, recent) >= recent.size() * 99 / 100);
@@ -66,14 +66,14 @@ TEST(BoundedTableTakesABatchLargerThanItself) {
   }
 }
 
-// Many times the keys that a thread writes with one lock, each of them twice.
+// The batch has many times more keys than a thread writes under one lock, each key twice.
 TEST(BoundedFullTableTakesALargeBatch) {
   const int64_t max_capacity = 160'000 / kSlowdown, fresh = max_capacity / 8;
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table =
         MakeTable(BoundedSpec(EvictStrategy::kLru, max_capacity, key_type));
     AssignRange(*table, 0, max_capacity);
-    // New keys first, then half of those that are there: the other half makes room.
+    // New keys first, then half of the keys of the table. The other half may be evicted.
     std::vector<int64_t> numbers;
     for (int64_t i = 0; i < fresh; ++i) numbers.push_back(max_capacity + i);
     for (int64_t i = 0; i < max_capacity; i += 2) numbers.push_back(i);
@@ -92,7 +92,7 @@ TEST(BoundedFullTableTakesALargeBatch) {
   }
 }
 
-// Of the keys that came most often, half as many as the table holds are there.
+// The max_capacity / 2 most frequent keys are in the table, except a few by chance.
 TEST(BoundedLfuKeepsFrequentKeys) {
   struct Stream {
     double exponent;
@@ -145,7 +145,7 @@ std::map<int64_t, uint64_t> ScoresOf(Table& table) {
   return scores;
 }
 
-// From empty to full and beyond, with keys that are there and repeated ones.
+// Fills an empty table and goes on, with new keys, keys of the table and repeated keys.
 TEST(BoundedResultsDoNotDependOnThreads) {
   for (EvictStrategy strategy :
        {EvictStrategy::kLru, EvictStrategy::kLfu, EvictStrategy::kEpochLru}) {
@@ -169,8 +169,8 @@ TEST(BoundedResultsDoNotDependOnThreads) {
   }
 }
 
-// How far the index of a table grows before it is full decides who competes with whom. A call of
-// keys that are new in some places, nearly all or every 16th, is one that samples are wrong about.
+// The size of the index decides which keys compete with each other, so it must not depend on the
+// number of threads. Samples of such calls mislead: nearly all keys, or every 16th key, are new.
 TEST(BoundedGrowthDoesNotDependOnThreads) {
   for (bool nearly_all : {true, false}) {
     for (int64_t max_capacity = 20000; max_capacity < 36000; max_capacity += 1300) {
@@ -198,7 +198,7 @@ TEST(BoundedGrowthDoesNotDependOnThreads) {
   }
 }
 
-// The candidates near a hash are the keys of 16 buckets; where these are empty, of the next.
+// The candidates near a hash are the keys of 16 buckets. If these are empty, LowestNear goes on.
 TEST(LowestNearLooksAtTheNextBuckets) {
   RowArena arena(8);
   std::vector<Stripe> stripes(kStripes);
@@ -228,7 +228,7 @@ TEST(LowestNearLooksAtTheNextBuckets) {
     CHECK_EQ(found.score, lowest_in(home, kCandidateBuckets));
     CHECK_EQ(stripe.score(found.entry), found.score);
   }
-  // All but one key go.
+  // Remove all keys but one.
   const Stripe::Entry last = LowestNear(stripes.data(), 0).entry;
   for (uint64_t b = 0; b < array.count; ++b) {
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
@@ -260,7 +260,7 @@ TEST(RejectedKeysAreRememberedByTheirCounts) {
       }
       CHECK_EQ(score, remember ? 5u : 0u);
       CHECK_EQ(table->stats().score_too_low, remember ? 4u : 5u);
-      // Clear forgets.
+      // Clear also forgets the counts.
       CHECK_OK(table->Clear());
       AssignNumbers(*table, fresh, One);
       CHECK_OK(table->scores().Lookup(fresh.batch(), &score, &exists));
@@ -281,9 +281,9 @@ TEST(ANewEpochOutlivesOldCounts) {
   CHECK_EQ(of_epoch, 40u);
 }
 
-// Saved rows with their scores, brought to a smaller table: the best ones stay.
-// Keys in the order of their hashes, as those of an export, do not take the room of later ones.
-TEST(TheOrderOfAnExportKeepsTheBestToo) {
+// An export has keys in the order of their hashes. The first keys must not take the room of later
+// keys.
+TEST(KeysInTheOrderOfAnExportKeepTheBest) {
   const int64_t max_capacity = 20000 / kSlowdown;
   const int64_t keys = 2 * max_capacity;
   std::unique_ptr<Table> all = MakeTable(BoundedSpec(EvictStrategy::kCustomized, keys));
@@ -302,7 +302,7 @@ TEST(TheOrderOfAnExportKeepsTheBestToo) {
   const TestKeys best = TestKeys::Range(KeyType::kInt64, max_capacity, keys);
   CHECK(CountThere(*table, best) >= best.size() * 75 / 100);
 
-  // Half of the keys go, in the same order; those that come then are kept as in any table.
+  // Half of the keys are removed in that order. Later keys must be kept as in any other table.
   std::unique_ptr<Table> lru = MakeTable(BoundedSpec(EvictStrategy::kLru, max_capacity));
   AssignRange(*lru, 0, max_capacity);
   ExportBatch held;
@@ -317,6 +317,7 @@ TEST(TheOrderOfAnExportKeepsTheBestToo) {
   CHECK(CountThere(*lru, last) >= last.size() * 90 / 100);
 }
 
+// If saved rows and scores are assigned to a smaller table, the keys with the highest scores stay.
 TEST(RestoringKeepsTheBest) {
   std::unique_ptr<Table> large = MakeTable(BoundedSpec(EvictStrategy::kLru, 2000));
   AssignRange(*large, 0, 2000);
@@ -326,7 +327,7 @@ TEST(RestoringKeepsTheBest) {
   CHECK_OK(small->Assign(KeyBatch(batch.int_keys.data(), batch.size), batch.values.data(), nullptr,
                          nullptr, {Scores::kExact, batch.scores.data()}));
   CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 1300, 2000)), 700u);
-  // What is written next is newer than all of them.
+  // Keys that are written now are newer than all restored keys.
   AssignRange(*small, 5000, 5500);
   CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 1800, 2000)), 200u);
   CHECK_EQ(CountThere(*small, TestKeys::Range(KeyType::kInt64, 5000, 5500)), 500u);

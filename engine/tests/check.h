@@ -1,5 +1,5 @@
-// A test harness of one page: TEST bodies register themselves, CHECK reports and goes on.
-// main() is in check_main.cc; an argument runs only the tests whose name contains it.
+// A small test harness: TEST bodies register themselves; CHECK reports a failure and goes on.
+// main() is in check_main.cc; with arguments, it runs only the tests whose names contain one.
 #pragma once
 
 #include <cmath>

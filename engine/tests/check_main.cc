@@ -2,7 +2,7 @@
 
 #include "check.h"
 
-// Runs the tests whose names have one of the arguments in them; without any, all.
+// Runs the tests whose names contain one of the arguments; without arguments, all tests.
 int main(int argc, char** argv) {
   int failed = 0, run = 0;
   for (const auto& test : tfra::test::AllTests()) {

@@ -1,4 +1,4 @@
-// Real threads on one table. Threads count what they see wrong; the main thread checks the counts.
+// Several threads use one table. Threads count errors; the main thread checks the counts.
 #pragma once
 
 #include <atomic>
@@ -11,14 +11,14 @@
 
 namespace tfra::test {
 
-// How much more than under ThreadSanitizer is done without it.
+// Tests do this many times more work without ThreadSanitizer than with it.
 inline constexpr int kScale = kSlowdown == 1 ? 6 : 1;
 
 using Errors = std::atomic<int64_t>;
 using Work = std::function<void()>;
 
-// Runs each `worker` once and each `watcher` over and over, in a thread each, until the workers
-// are done; each watcher at least once.
+// Runs each worker once, and each watcher again and again until the workers are done, but at least
+// once. Each has its own thread.
 inline void Run(const std::vector<Work>& workers, const std::vector<Work>& watchers) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> watching, working;

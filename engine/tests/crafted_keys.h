@@ -1,4 +1,4 @@
-// Keys that somebody chose who knows the hashes of hash.h.
+// Keys that an attacker chooses who knows the hashes of base/hash.h.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tfra::test {
 
-// x with MixInt64(x) == hash: undoes the steps of hash.h backwards.
+// The x with MixInt64(x) == hash: inverts the steps of MixInt64 in reverse order.
 inline uint64_t UnmixInt64(uint64_t hash) {
   const auto inverse = [](uint64_t odd) {
     uint64_t x = odd;  // Newton's iteration doubles the correct bits; odd * odd is 1 modulo 8.

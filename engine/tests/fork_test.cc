@@ -1,4 +1,4 @@
-// Forks while other threads are inside of calls.
+// Forks while other threads are in the middle of calls.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ constexpr int64_t kDim = 4;
 
 constexpr int kForks = 100;
 
-// Runs body in a forked child, and returns whether it said true.
+// Runs body in a forked child, and returns what it returned.
 template <typename Body>
 bool InChild(Body&& body) {
   const pid_t child = fork();
@@ -36,7 +36,7 @@ bool InChild(Body&& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Threads that do something until the end.
+// Threads that repeat some work until this object is destroyed.
 class Busy {
  public:
   Busy() = default;
@@ -60,7 +60,7 @@ TestRows EqualRows(size_t n, int number) {
   return TestRows::Make(ValueType::kFloat32, n, kDim, [=](size_t, size_t) { return number; });
 }
 
-// Whether every row is whole, and the size is right.
+// Whether no row is half written, and the size is right.
 bool IsWhole(Table& table) {
   ExportBatch batch;
   if (!table.ExportAll(&batch).ok() || batch.size != table.size()) return false;
@@ -71,7 +71,7 @@ bool IsWhole(Table& table) {
   return true;
 }
 
-// Every kind of call that takes a lock, with the keys of a range.
+// Makes every kind of call that takes a lock. Returns whether all succeeded.
 bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
   bool good = true;
   const auto expect = [&](const Status& status) {
@@ -98,8 +98,8 @@ bool UseTable(Table& table, const TestKeys& keys, bool tiered) {
 
 void ForkWhileTablesAreBusy(TableSpec spec) {
 #ifdef TFRA_SANITIZED
-  // The allocators of the sanitizers take no part in fork: a child hangs in them if another thread
-  // was allocating. The C library's does.
+  // The allocators of the sanitizers do not support fork: if another thread was allocating memory,
+  // the child hangs. The allocator of the C library does support it.
   return;
 #endif
   const ScopedNumThreads scoped(2);
@@ -121,7 +121,7 @@ void ForkWhileTablesAreBusy(TableSpec spec) {
     TestRows out(ValueType::kFloat32, keys.size(), kDim);
     CHECK_OK(table->Lookup(keys.batch(), Defaults(), out.out(), nullptr));
   });
-  // Tables come and go meanwhile.
+  // Tables are created and destroyed meanwhile.
   busy.Start([&](int) { CHECK_OK(MakeTable(spec)->Reserve(1000)); });
   bool good = true;
   for (int k = 0; k < kForks && good; ++k) {
@@ -154,7 +154,8 @@ TEST(ForkWhileTieredTablesAreBusy) {
   ForkWhileTablesAreBusy(spec);
 }
 
-// What a thread that the child does not have was reading must not keep memory for ever there.
+// A thread that was reading in the parent does not exist in the child, so it must not keep retired
+// memory from being freed there.
 TEST(ForkForgetsReadersOfOtherThreads) {
   static std::atomic<int> freed;
   std::atomic<bool> reading{false}, stop{false};

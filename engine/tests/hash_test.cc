@@ -16,7 +16,7 @@ namespace {
 
 uint64_t HashString(const std::string& text) { return HashBytes(text.data(), text.size()); }
 
-// Chi-square of 2^16 hashes over 2^12 buckets, as standard deviations above what chance gives.
+// The chi-square of 2^16 hashes over 2^12 buckets, in standard deviations above its mean.
 template <typename HashOfIndex>
 double Crowding(HashOfIndex hash_of_index, int shift) {
   constexpr int kKeys = 1 << 16, kBuckets = 1 << 12;
@@ -28,13 +28,14 @@ double Crowding(HashOfIndex hash_of_index, int shift) {
   return (chi_square - (kBuckets - 1)) / std::sqrt(2.0 * (kBuckets - 1));
 }
 
-// Top bits pick stripe and bucket; low bits may serve as a tag.
+// The top bits select stripe and bucket, but other bits must be spread too.
 template <typename HashOfIndex>
 void CheckSpread(HashOfIndex hash_of_index) {
   for (const int shift : {52, 26, 0}) CHECK(Crowding(hash_of_index, shift) < 5.0);
 }
 
-// The least and the greatest share of inputs in which flipping one bit flips an output bit.
+// The smallest and the largest fraction of inputs for which flipping an input bit flips an output
+// bit.
 template <typename Hash>
 std::array<double, 2> Avalanche(int bits, Hash hash) {
   constexpr int kSamples = 2000;
@@ -88,7 +89,7 @@ TEST(MixInt64SpreadsPatterns) {
   for (const uint64_t step : {3u, 10u, 1000u, 4097u, 65535u, 1000003u}) {
     CheckSpread([=](uint64_t i) { return MixInt64(i * step); });
   }
-  // A feature number above an id, as keys of several features in one table are made.
+  // Keys of several features in one table: the number of the feature above an id.
   CheckSpread([](uint64_t i) { return MixInt64((i % 256) << 48 | i / 256); });
   CheckSpread([](uint64_t i) { return MixInt64((i % 256) << 32 | i / 256); });
 }
@@ -112,7 +113,7 @@ TEST(FoldMultiplyPortableAgrees) {
   }
 }
 
-// The vectors of the reference implementation: the key 00 01 .. 0F, messages 00 01 02 ...
+// The test vectors of the reference implementation: key 00 01 .. 0F, messages 00 01 02 ...
 TEST(SipHashReferenceVectors) {
   std::string text;
   for (int i = 0; i < 64; ++i) text += static_cast<char>(i);
@@ -165,7 +166,7 @@ TEST(HashBytesReadsEveryByteAndNoMore) {
       }
     }
     CHECK_EQ(seen.size(), 8 * size + 1);
-    const std::string inside = "L" + text + "R";  // Unaligned, with neighbours.
+    const std::string inside = "L" + text + "R";  // Unaligned, and between other bytes.
     CHECK_EQ(HashBytes(inside.data() + 1, size), HashString(text));
   }
 }

@@ -40,7 +40,8 @@ Initializer Make(const InitializerSpec& spec, Type type, int64_t dim) {
 }
 
 std::vector<std::byte> Row(const Initializer& initializer, Type type, int64_t dim, uint64_t key) {
-  // One byte off and one to spare: Fill needs no alignment and writes no more than the row.
+  // The row starts at byte 1, and one byte follows it: Fill needs no alignment and writes no more
+  // than the row.
   std::vector<std::byte> bytes(static_cast<size_t>(dim) * SizeOf(type) + 2, std::byte{0x5A});
   initializer.Fill(key, bytes.data() + 1);
   CHECK(bytes.front() == std::byte{0x5A} && bytes.back() == std::byte{0x5A});
@@ -64,7 +65,7 @@ std::vector<double> RowValues(const InitializerSpec& spec, Type type, int64_t di
   return Values(Row(Make(spec, type, dim), type, dim, key), type);
 }
 
-// Element `column` of the rows of keys 0, 1, 2, .. count.
+// Element `column` of the rows of the keys 0 .. count - 1.
 std::vector<double> Column(const InitializerSpec& spec, int64_t dim, int column, uint64_t count) {
   const Initializer initializer = Make(spec, Type::kFloat64, dim);
   std::vector<double> row(static_cast<size_t>(dim)), values;
@@ -160,7 +161,7 @@ TEST(GoldenRows) {
   }
 }
 
-// Every kind, type and path of the quantile, in one number.
+// A checksum over all kinds, types and branches of the quantile.
 TEST(GoldenChecksum) {
   uint64_t sum = 0;
   for (const Kind kind : kRandomKinds) {
@@ -187,7 +188,7 @@ TEST(RandomRowsAreTheSameForEveryInstructionSet) {
         for (size_t dim = 1; dim <= kDims; ++dim) {
           for (uint64_t seed = 0; seed < 40; ++seed) {
             const uint64_t state = MixInt64(seed * kDims + dim);
-            // One element more than the row has: it stays as it is.
+            // The buffer has one element more than the row, which must not change.
             std::vector<std::byte> expected((dim + 1) * SizeOf(type), std::byte{0x5A});
             std::vector<std::byte> row = expected;
             KernelsFor(Isa::kPortable)->For(type).fill_random(rows, state, expected.data(), dim);
@@ -204,7 +205,7 @@ TEST(QuantileIsAccurate) {
   double worst = 0.0, last = -kInfinity;
   const auto check = [&](double t) {
     const double x = CenteredNormalQuantile(t);
-    // Newton's step to the exact quantile, from the side of the distribution that loses no digits.
+    // Newton's step to the exact quantile, in the tail, so that no digits are lost.
     const long double u = 1.0L - std::fabs(static_cast<long double>(t));
     const long double a = std::fabs(x) / std::sqrt(2.0L);
     const long double density = std::exp(-a * a) * std::sqrt(2.0L / std::acos(-1.0L));
@@ -242,7 +243,7 @@ TEST(Distributions) {
       for (size_t i = 0; i < kCount; ++i) {
         distance = std::max(distance, std::fabs(Cdf(kind, values[i]) - (i + 0.5) / kCount));
       }
-      CHECK(distance * std::sqrt(static_cast<double>(kCount)) < 1.7);  // 99.4 % of the time.
+      CHECK(distance * std::sqrt(static_cast<double>(kCount)) < 1.7);  // Probability: 99.4 %.
       CHECK(std::adjacent_find(values.begin(), values.end()) == values.end());
     }
   }
@@ -268,7 +269,7 @@ TEST(DifferentElementsKeysAndSeedsAreIndependent) {
 }
 
 TEST(RelatedSeedsAndKeysShareNothing) {
-  // 4096 rows of 8 elements of related (seed, key): no element twice, at any place.
+  // 4096 rows of 8 elements, with related seeds and keys: no two elements are equal.
   std::vector<double> all;
   for (uint64_t seed = 0; seed < 64; ++seed) {
     const Initializer initializer = Make(Spec(Kind::kUniform, seed), Type::kFloat64, 8);
@@ -281,7 +282,7 @@ TEST(RelatedSeedsAndKeysShareNothing) {
   CHECK(std::adjacent_find(all.begin(), all.end()) == all.end());
 }
 
-TEST(DimOnlyCutsTheRow) {
+TEST(ASmallerDimGivesThePrefixOfTheRow) {
   for (const Kind kind : kRandomKinds) {
     for (const Type type : kFloatingTypes) {
       for (const uint64_t key : {uint64_t{0}, uint64_t{42}, ~uint64_t{0}}) {
@@ -313,9 +314,9 @@ TEST(NarrowTypesRoundTheSameDoubles) {
 TEST(Bounds) {
   for (const Type type : kFloatingTypes) {
     InitializerSpec spec = Spec(Kind::kUniform);
-    spec.low = 1.0, spec.high = 1.0 + 0x1p-6;  // Of three bfloat16 values the last is out.
+    spec.low = 1.0, spec.high = 1.0 + 0x1p-6;  // The range has two bfloat16 values; high is out.
     for (const double x : RowValues(spec, type, 1000, 3)) CHECK(x >= spec.low && x < spec.high);
-    spec.low = -0.1, spec.high = 0.1;  // Not values of the narrower types.
+    spec.low = -0.1, spec.high = 0.1;  // The narrower types cannot represent these bounds.
     for (uint64_t key = 0; key < 200; ++key) {
       for (const double x : RowValues(spec, type, 1000, key)) CHECK(x >= spec.low && x < spec.high);
     }
@@ -327,7 +328,7 @@ TEST(Bounds) {
     const bool half = type == Type::kFloat16, full = type == Type::kFloat64;
     const double greatest = half ? 65504.0 : full ? 1.7e308 : 3e38;
     spec = Spec(Kind::kNormal);
-    spec.stddev = greatest;  // Many would overflow.
+    spec.stddev = greatest;  // Many elements would overflow.
     for (const double x : RowValues(spec, type, 1000, 3)) CHECK(std::isfinite(x));
     spec = Spec(Kind::kUniform);
     spec.low = -greatest, spec.high = greatest;  // high - low overflows.
@@ -352,7 +353,7 @@ TEST(ZeroWidthIsConstant) {
       CHECK(!Make(Spec(kind), type, 65).is_constant());
     }
   }
-  // No bfloat16 lies in the range: the nearest.
+  // No bfloat16 value is in the range: all elements are the nearest value.
   InitializerSpec spec = Spec(Kind::kUniform);
   spec.low = 1.001, spec.high = 1.002;
   CHECK(RowValues(spec, Type::kBfloat16, 1, 3) == std::vector<double>{1.0});

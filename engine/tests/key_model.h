@@ -1,5 +1,5 @@
-// What calls do to the keys of a table, their metadata, the keys that wait to enter, and counters:
-// the contract in bits of std::map.
+// A model of the keys of a table, their metadata, the waiting keys and the counters, made of
+// std::map.
 #pragma once
 
 #include <set>
@@ -15,17 +15,18 @@ struct KeyModel {
     std::vector<int64_t> numbers;
     std::vector<int> elements;  // (n, kDim)
     NewKeys new_keys = NewKeys::kInsert;
-    std::vector<size_t> places = {};  // Of a part of another call: where its keys are in that.
+    // If this call is a part of another call: the positions of its keys there.
+    std::vector<size_t> places = {};
   };
 
-  uint32_t min_count;  // Of admission; 0 for none.
+  uint32_t min_count;  // The min_count of admission, or 0 without admission.
   uint32_t now = 1000;
   MetadataMap rows = {}, waiting = {};
   TableStats counters = {};
 
-  // What a call does to keys, metadata and counters. updates(i), inserts(i): what it does with a
-  // key that is there, and with one that is not. dropped: how keys that may not enter are counted.
-  // Returns what of the call gets through.
+  // Applies a call to keys, metadata and counters. updates(i): whether the call changes key i if it
+  // is in the table. inserts(i): whether the call inserts key i if it is missing. dropped: the
+  // counter of keys that may not enter. Returns the part of the call that had an effect.
   template <typename Updates, typename Inserts>
   Call Write(const Call& call, bool distinct, const RowMetadata* metadata,
              uint64_t TableStats::* dropped, Updates&& updates, Inserts&& inserts) {
@@ -46,7 +47,8 @@ struct KeyModel {
           continue;
         }
         ++counters.inserts;
-        // Accumulate makes rows ready for an update that follows, which counts.
+        // With kAdmit, Accumulate does not count the insertion, because an update follows that is
+        // counted.
         const bool ready =
             dropped == &TableStats::exists_mismatch && call.new_keys == NewKeys::kAdmit;
         row = rows.emplace(key, std::pair(now, ready ? seen - 2 : seen - 1)).first;

@@ -1,5 +1,5 @@
-// Running out of memory in calls that decide which keys enter and leave: each allocation fails in
-// its turn, of the blocks and strings that pages.h can fail, and of what operator new gives.
+// Calls that insert, evict and remove keys while memory runs out. Each allocation fails in its
+// turn: those of pages and strings (memory/pages.h), and those of operator new.
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// A machine that has not even this much left may do what it likes.
+// Allocations below this size never fail: the engine does not handle such failures.
 constexpr size_t kSmall = 1024;
 
 std::atomic<int64_t> news_until_failure{-1};  // Negative: none fails.
@@ -49,10 +49,10 @@ using Call = std::function<Status(Table&)>;
 
 struct Outcome {
   Status status;
-  bool failed;  // Whether an allocation did.
+  bool failed;  // Whether an allocation failed.
 };
 
-// Lets allocation number `point` of the call fail.
+// Makes allocation number `point` of the call fail.
 Outcome CallWithFailure(bool pages, int point, Table& table, const Call& call) {
   if (pages) {
     FailAllocationsForTesting(point);
@@ -83,13 +83,13 @@ void CheckUsable(Table& table) {
   CHECK_EQ(table.stats().waiting, 0u);
 }
 
-// Fails each allocation of `call` in turn, on a fresh table. all_or_nothing: a call that fails must
-// leave everything as it was. In any case the table is usable, and the same call then succeeds.
+// Makes each allocation of `call` fail in turn, on a new table. all_or_nothing: a call that fails
+// must not change the table. In any case the table stays usable, and the same call then succeeds.
 void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing, const Fill& fill,
                     const Call& call) {
   for (bool pages : {false, true}) {
     int point = 0, changed = 0;
-    // One string after the other is no news after a while.
+    // A call allocates many strings in the same way: after a while, test only some of them.
     for (; point < kMaxFailurePoints; point += point < 50 ? 1 : 17) {
       std::unique_ptr<Table> table = MakeTable(spec);
       table->upkeep().SetClock(10);
@@ -99,7 +99,7 @@ void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing
       CHECK_OK(table->upkeep().ExportAdmission(&state));
       const Outcome outcome = CallWithFailure(pages, point, *table, call);
       if (!outcome.failed) break;
-      if (outcome.status.ok()) continue;  // It did without.
+      if (outcome.status.ok()) continue;  // The call succeeded without this memory.
       CHECK(outcome.status.code() == StatusCode::kOutOfMemory);
       CHECK(!outcome.status.message().empty());
       CHECK_OK(table->upkeep().ExportAdmission(&state_after));
@@ -114,7 +114,7 @@ void FailEverywhere(const TableSpec& spec, const char* name, bool all_or_nothing
   }
 }
 
-// Keys in the table, some of them old; and others that wait.
+// Inserts keys, some of them with old metadata, and adds waiting keys.
 void FillTable(Table& table) {
   const KeyType key_type = table.spec().key_type;
   See(table, TestKeys::Range(key_type, 0, 1500), NewKeys::kInsert);
@@ -146,8 +146,8 @@ TEST(OutOfMemoryInCreateWithAdmission) {
   CHECK(point >= static_cast<int>(kStripes) && point < kMaxFailurePoints);
 }
 
-// Rows and strings that leave are put on lists. Where there is no memory for these, some keys may
-// have left, and are counted.
+// Rows and strings of removed keys are put on lists. If there is no memory for the lists, some keys
+// may have been removed already; they are counted.
 TEST(OutOfMemoryInRestrict) {
   for (Ranking ranking : {Ranking::kNewest, Ranking::kMostFrequent}) {
     ForEachSpec([&](const TableSpec& spec) {
@@ -211,7 +211,7 @@ TEST(OutOfMemoryInCopyWithRule) {
   });
 }
 
-// A batch may be written in part, if not even what a key that waits needs is to be had.
+// If there is no memory for a waiting key, a batch may be written in part.
 TEST(OutOfMemoryInAdmission) {
   ForEachSpec([](const TableSpec& spec) {
     const TestKeys keys = TestKeys::Range(spec.key_type, 1900, 2900);
@@ -225,7 +225,8 @@ TEST(OutOfMemoryInAdmission) {
   });
 }
 
-// A new key that a batch has many times is written as often: what it replaces is kept somewhere.
+// A batch writes the same new key many times. The strings that it replaces are collected on a list,
+// which needs memory.
 TEST(OutOfMemoryInBoundedStrings) {
   TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kString, 1);
   spec.bound = {16, EvictStrategy::kLru};
@@ -242,7 +243,7 @@ TEST(OutOfMemoryInBoundedStrings) {
           pages, point, *table, [&](Table& called) { return called.Assign(batch, values.data()); });
       failures = outcome.failed;
       CHECK(outcome.status.ok() || outcome.status.code() == StatusCode::kOutOfMemory);
-      // No row is left as one that is being written.
+      // No bucket stays locked, or the lookup would hang.
       std::string value;
       bool exists = false;
       CHECK_OK(table->Lookup(KeyBatch(same.data(), 1), {}, &value, &exists));
@@ -252,7 +253,7 @@ TEST(OutOfMemoryInBoundedStrings) {
   }
 }
 
-// Where some keys have left, or come, before memory runs out, these are counted.
+// Keys that were removed or inserted before memory ran out are counted.
 TEST(OutOfMemoryInRemove) {
   ForEachSpec([](const TableSpec& spec) {
     const TestKeys keys = TestKeys::Range(spec.key_type, 0, 1500);
@@ -275,7 +276,7 @@ TEST(OutOfMemoryInBoundedTables) {
       uint64_t removed = 0;
       return table.scores().RemoveIf([](uint64_t score) { return score < 3000; }, &removed);
     });
-    // Some find room, the others evict.
+    // There is room for some of these keys; the others evict keys.
     const TestKeys keys = TestKeys::Range(key_type, 3600, 5000);
     const KeyBatch batch = keys.batch();
     const std::vector<float> rows(2 * keys.size(), 1.0f);
@@ -296,8 +297,8 @@ TEST(BucketWritesEndWithAnException) {
   CHECK_EQ(bucket.state.load(), before + Bucket::kVersionOne);
 }
 
-// A stripe that gets no memory for its list of rows leaves its keys to be inserted later: other
-// keys, and equal ones, must not change their order by that.
+// If there is no memory for a stripe's list of free rows, its keys are inserted later. The order of
+// equal keys must not change because of this.
 TEST(EqualKeysKeepTheirOrderWithoutMemory) {
   const ScopedNumThreads one(1);
   int64_t next = 1;
@@ -335,7 +336,8 @@ TEST(EqualKeysKeepTheirOrderWithoutMemory) {
   CHECK(did_without >= static_cast<int>(kStripes) && point < kMaxFailurePoints);
 }
 
-// Rows that were taken for keys that are there already are given back, which must need no memory.
+// Rows that were taken for keys that turn out to be in the table are given back. This must need no
+// memory.
 TEST(GivingRowsBackTakesNoMemory) {
   const ScopedNumThreads one(1);
   constexpr int64_t kKeys = 2'200'000;  // Stripes then take 1024 rows at once.
@@ -344,11 +346,11 @@ TEST(GivingRowsBackTakesNoMemory) {
   const std::vector<int32_t> values(static_cast<size_t>(kKeys), 7);
   CHECK_OK(table->Assign(there.batch(), values.data()));
   CHECK_OK(table->Reserve(kKeys + 100'000));
-  // What the call itself needs, at most 8 bytes for each key, is less.
+  // The call itself allocates less: at most 8 bytes for each key.
   smallest_to_fail = 8100;
   int64_t fresh = kKeys;
   for (int64_t round = 0; round < 40; ++round) {
-    // The first half are new, and so the second is taken for new.
+    // The first half of the keys is new, so the writer assumes that the second half is new too.
     std::vector<int64_t> keys(1000, round);
     for (size_t i = 0; i < 500; ++i) keys[i] = fresh++;
     const Outcome outcome = CallWithFailure(false, 0, *table, [&](Table& t) {
@@ -360,8 +362,8 @@ TEST(GivingRowsBackTakesNoMemory) {
   smallest_to_fail = kSmall;
 }
 
-// Rows on the way to the file: where memory runs out, no slot of it stays claimed for good.
-TEST(OutOfMemoryInRowsThatLeaveMemory) {
+// If memory runs out while rows move to the file, no record stays reserved for ever.
+TEST(OutOfMemoryInRowsThatMoveToTheFile) {
   const ScopedNumThreads one(1);
   constexpr int64_t kKeys = 4000;
   TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, 40);
@@ -374,12 +376,12 @@ TEST(OutOfMemoryInRowsThatLeaveMemory) {
   for (bool failed = true; failed && point < kMaxFailurePoints; ++point) {
     const std::unique_ptr<Table> table = MakeTable(spec);
     CHECK_OK(table->Assign(first.batch(), rows.data()));
-    // Every other slot gets free: new rows go between old ones.
+    // Free every other record, so that new rows are written between old rows.
     std::vector<int64_t> odd;
     for (int64_t key = 1; key < kKeys; key += 2) odd.push_back(key);
     size_t removed = 0;
     CHECK_OK(table->Remove(KeyBatch(odd.data(), odd.size()), &removed));
-    // A thread that has no memory from earlier calls.
+    // A new thread, which has no buffers of earlier calls.
     Outcome outcome;
     std::thread([&] { outcome = CallWithFailure(false, point, *table, assign_more); }).join();
     failed = outcome.failed;

@@ -17,7 +17,7 @@
 namespace tfra::test {
 namespace {
 
-// A block that is full of one number.
+// A block whose bytes all have the same value.
 struct Block {
   std::byte* start;
   size_t bytes;
@@ -28,8 +28,7 @@ struct Block {
   }
 };
 
-// Takes blocks and gives them back at random; they must start empty, and nobody else may write
-// them.
+// Allocates and frees blocks at random. Blocks must be zeroed at first, and must not overlap.
 void UseAtRandom(PagePool* pool, uint64_t seed, int steps, size_t most) {
   std::mt19937_64 random(seed);
   std::vector<Block> blocks;
@@ -44,7 +43,7 @@ void UseAtRandom(PagePool* pool, uint64_t seed, int steps, size_t most) {
       give_back(random() % blocks.size());
       continue;
     }
-    // Small ones more often than large ones.
+    // Small blocks are more frequent than large blocks.
     const size_t bytes = 1 + random() % (PagePool::kLimit >> random() % 8);
     Block block{pool->Allocate(bytes), bytes, static_cast<std::byte>(1 + random() % 255)};
     CHECK(block.start != nullptr);
@@ -59,7 +58,7 @@ void UseAtRandom(PagePool* pool, uint64_t seed, int steps, size_t most) {
 TEST(PagePoolBlocksAreEmptyAndApart) {
   PagePool pool;
   UseAtRandom(&pool, 1, 600, 30);
-  // All is given back: that there are blocks of the largest size again is no accident.
+  // All blocks are free again, so the pool must serve blocks of the largest size.
   UseAtRandom(&pool, 2, 100, 3);
 }
 
@@ -86,7 +85,7 @@ size_t ResidentBytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// A process takes as much memory as its blocks need, and no more when they are gone.
+// The process uses as much memory as the blocks need, and none after they are freed.
 TEST(PagePoolGivesMemoryBack) {
   PagePool pool;
   const size_t bytes = PagePool::kLimit - 5000, before = ResidentBytes();
@@ -97,17 +96,18 @@ TEST(PagePoolGivesMemoryBack) {
   }
   const size_t full = ResidentBytes() - before;
   CHECK(full >= 20 * bytes * 9 / 10);
-  // Of every second block a page is shared at each end.
+  // Each of these blocks shares a huge page at each end with a block that stays.
   for (size_t k = 0; k < 20; k += 2) CHECK(pool.Free(blocks[k], bytes));
   CHECK(ResidentBytes() - before <= full - 10 * (bytes - 2 * kHugePage) * 9 / 10);
-  // Their room is used again, without more memory than before.
+  // New blocks reuse the same units.
   for (size_t k = 0; k < 20; k += 2) blocks[k] = pool.Allocate(bytes);
   for (const std::byte* block : blocks) CHECK(block != nullptr);
   for (std::byte* block : blocks) CHECK(pool.Free(block, bytes));
   CHECK(ResidentBytes() <= before + full / 5);
 }
 
-// Pages that are locked in memory, as by mlockall, stay as they are when they are given back.
+// Pages that are locked in memory, for example by mlockall, are not cleared when they are released.
+// The pool must clear them itself.
 TEST(PagePoolClearsLockedPages) {
   PagePool pool;
   std::byte* const first = pool.Allocate(kHugePage);
@@ -125,7 +125,7 @@ TEST(PagePoolClearsLockedPages) {
 }
 
 TEST(PagePoolSurvivesFork) {
-  // As tables do: the pool of the process.
+  // Uses the pool of the process, as tables do.
   constexpr size_t kBytes = PagePool::kSmallest;
   std::atomic<bool> stop{false};
   std::thread busy([&] {
@@ -134,7 +134,7 @@ TEST(PagePoolSurvivesFork) {
   for (int k = 0; k < 50; ++k) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(20);  // Ends a child that waits for a thread it does not have.
+      alarm(20);  // Ends a child that hangs, which fails the test.
       FreePages(AllocatePages(kBytes), kBytes);
       _exit(0);
     }

@@ -36,7 +36,7 @@ struct Batch {
   }
 };
 
-// Segments of 0 .. longest keys with some among them repeated, some not in the table.
+// Segments of 0 .. longest keys; some keys are repeated, and some are not in the table.
 Batch RandomBatch(size_t segments, int longest, uint64_t seed) {
   std::mt19937_64 random(seed);
   Batch batch;
@@ -52,7 +52,7 @@ Batch RandomBatch(size_t segments, int longest, uint64_t seed) {
   return batch;
 }
 
-// What the contract says, from the rows of all keys.
+// The result that the contract requires, computed from the rows of all keys.
 std::vector<double> Pooled(const std::vector<double>& rows, const Pooling& pooling, size_t dim) {
   std::vector<double> out(pooling.segments * dim);
   for (size_t s = 0; s < pooling.segments; ++s) {
@@ -79,7 +79,7 @@ std::vector<double> Pooled(const std::vector<double>& rows, const Pooling& pooli
   return out;
 }
 
-// A table with the keys 0 .. 199, of 300 that batches draw from.
+// A table with the keys 0 .. 199. Batches have keys of 0 .. 299.
 std::unique_ptr<Table> PooledTable(KeyType key_type, ValueType type, size_t dim) {
   TableSpec spec = SpecOf(key_type, type, static_cast<int64_t>(dim));
   spec.initializer.kind = InitializerKind::kUniform;
@@ -109,7 +109,7 @@ std::vector<std::byte> CheckPooled(Table& table, const TestKeys& keys, const Def
   return out;
 }
 
-TEST(PooledLookupIsAsAPlainLoop) {
+TEST(PooledLookupAgreesWithAPlainLoop) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : kFloatTypes) {
       for (size_t dim : {1, 8, 16, 43}) {
@@ -133,7 +133,7 @@ TEST(PooledLookupIsAsAPlainLoop) {
   }
 }
 
-// Long segments, which span several blocks, and many short ones; on several threads and on one.
+// Long segments, which span several blocks, and many short segments, on one and several threads.
 TEST(PooledLookupDoesNotDependOnThreads) {
   for (KeyType key_type : kKeyTypes) {
     for (ValueType type : {ValueType::kFloat32, ValueType::kFloat16}) {
@@ -169,12 +169,12 @@ TEST(PooledLookupCountsItsKeys) {
   const auto table = PooledTable(KeyType::kInt64, ValueType::kFloat32, 4);
   const Batch batch{{1, 1, 250, 2}, {0, 4}, {}};
   CheckPooled(*table, TestKeys(KeyType::kInt64, batch.numbers), {}, batch.Of(Pooling::kSum, false));
-  CHECK_EQ(table->stats().hits, 6u);  // Of two lookups.
+  CHECK_EQ(table->stats().hits, 6u);  // In two lookups.
   CHECK_EQ(table->stats().misses, 2u);
   CHECK_EQ(table->size(), 200u);
 }
 
-// As tf.math.divide_no_nan: a total of zero gives zeros, whatever the sum is.
+// Like tf.math.divide_no_nan: if the divisor is zero, the result is zero.
 TEST(PooledLookupDividesByZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kFloat32, 2));

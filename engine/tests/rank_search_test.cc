@@ -1,4 +1,4 @@
-// RankSearch against sorting.
+// Compares RankSearch with sorting.
 #include "upkeep/rank_search.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 enum class Sample { kFair, kSmallest, kLargest };
 
-// Numbers that a search may be told before a pass.
+// The sample of numbers that the search gets before a pass.
 std::vector<uint64_t> Take(const std::vector<uint64_t>& numbers,
                            const std::vector<uint64_t>& sorted, Sample sample, uint64_t seed) {
   if (numbers.size() <= RankSearch::kSample) return {};
@@ -24,7 +24,7 @@ std::vector<uint64_t> Take(const std::vector<uint64_t>& numbers,
   return taken;
 }
 
-// Checks for several `keep` that what goes are the smallest numbers, as many as are too many.
+// Checks for several values of `keep` that the search finds the n - keep smallest numbers.
 void CheckAgainstSorting(const std::vector<uint64_t>& numbers, Sample sample = Sample::kFair) {
   const uint64_t n = numbers.size();
   std::vector<uint64_t> sorted = numbers;
@@ -43,7 +43,7 @@ void CheckAgainstSorting(const std::vector<uint64_t>& numbers, Sample sample = S
           }
           CHECK_EQ(part.seen, (n + parts - 1 - p) / parts);
           for (uint64_t number : part.between) CHECK(part.low < number && number < part.high);
-          // Those at the ends are only counted, however many they are.
+          // Numbers that equal `low` or `high` are counted, not stored.
           CHECK(part.below <= part.to_low);
           CHECK(part.to_low + part.between.size() <= part.to_high);
           search.Take(part);
@@ -55,7 +55,7 @@ void CheckAgainstSorting(const std::vector<uint64_t>& numbers, Sample sample = S
       CHECK_EQ(below + search.ties(), n > keep ? n - keep : 0);
       CHECK_EQ(search.equals(), static_cast<uint64_t>(last - first));
       CHECK(search.ties() <= search.equals());
-      // A wrong sample costs passes, since the range doubles until it is all numbers.
+      // A misleading sample costs more passes: the range doubles until it covers all numbers.
       CHECK(passes <= (sample == Sample::kFair ? 2 : 17));
     }
   }
@@ -91,18 +91,18 @@ TEST(RankSearchOfRandomNumbers) {
   }
 }
 
-// More equal ones than a sample has.
+// More equal numbers than a sample has elements.
 TEST(RankSearchOfManyEqualNumbers) {
   for (uint64_t number : {uint64_t{0}, uint64_t{12345} << 32 | 6, kAll}) {
     CheckAgainstSorting(std::vector<uint64_t>(70000, number));
   }
   for (uint64_t other :
-       {uint64_t{1}, uint64_t{1} << 32, kAll}) {  // Two values, near and far from each other.
+       {uint64_t{1}, uint64_t{1} << 32, kAll}) {  // Two values, close together or far apart.
     std::vector<uint64_t> numbers(150000, 0);
     std::fill(numbers.begin() + 72000, numbers.end(), other);
     CheckAgainstSorting(numbers);
   }
-  // A crowd at one number in the midst of others, the range of which is as large as can be.
+  // Many equal numbers among others that cover the whole range.
   std::vector<uint64_t> numbers = Random(1, 30000, kAll);
   numbers.insert(numbers.end(), 70000, uint64_t{5} << 60 | 77);
   numbers.insert(numbers.end(), 70000, uint64_t{5} << 60 | 78);
@@ -118,7 +118,7 @@ TEST(RankSearchOfManyNumbers) {
   CheckAgainstSorting(rising);
 }
 
-TEST(RankSearchMisled) {
+TEST(RankSearchWithMisleadingSamples) {
   const std::vector<uint64_t> numbers = Random(5, 300000, kAll);
   CheckAgainstSorting(numbers, Sample::kSmallest);
   CheckAgainstSorting(numbers, Sample::kLargest);

@@ -1,5 +1,5 @@
-// The JSON form of a table's description: what is printed is read again as the same, and every
-// other text is refused with the name of what is wrong.
+// The JSON form of a TableSpec: text that was printed is read again as the same spec, and any other
+// text is refused with a message that names the wrong field.
 #include "tfra/spec.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kShort[] = R"({"version":1,"key_type":"int64","value_type":"float32","dim":4%s})";
 
-// The short form with more fields.
+// The shortest text of a spec, with more fields.
 std::string With(const std::string& more) {
   std::string text = kShort;
   return text.replace(text.find("%s"), 2, more.empty() ? "" : "," + more);
@@ -27,7 +27,7 @@ TableSpec Parsed(const std::string& text) {
   return spec;
 }
 
-// The message of a text that is refused; the output must stay as it was.
+// Parses a text that must be refused, and returns the message. The output must not change.
 std::string Refused(const std::string& text) {
   TableSpec spec;
   spec.dim = 77;
@@ -62,7 +62,7 @@ TEST(SpecsOfDefaultsAreShort) {
                        R"("metadata":false})"));
 }
 
-// The text of a spec with every field is pinned: files hold it.
+// The text of a spec with every field is pinned, because saved files contain it.
 TEST(SpecsHaveOneGoldenText) {
   TableSpec spec;
   spec.key_type = KeyType::kString;
@@ -141,7 +141,7 @@ TEST(SpecsKeepConstantRowsOfEveryType) {
   }
 }
 
-// Any rule that a table can have.
+// Random rules of all kinds that a table can have.
 TEST(SpecsKeepRandomRules) {
   std::mt19937_64 random(5);
   for (int i = 0; i < 2000; ++i) {
@@ -235,7 +235,7 @@ TEST(SpecsRefuseTextsThatAreNoSpecs) {
   std::string many = "{";
   for (int i = 0; i < 100000; ++i) many += "\"f" + std::to_string(i) + "\":0,";
   CHECK(Has(Refused(many + "\"version\":1}"), "at most"));
-  // Every text that is cut short is refused, and none with another meaning is taken.
+  // Every text that is cut short is refused.
   const std::string whole = With(R"("rule":{"kind":"adam"},"bound":{"max_capacity":7})");
   for (size_t size = 0; size < whole.size(); ++size) Refused(whole.substr(0, size));
 }
@@ -245,7 +245,7 @@ TEST(SpecsOfTablesAreTheirOwn) {
   std::unique_ptr<Table> table;
   CHECK_OK(Table::Create(spec, &table));
   CHECK_EQ(PrintTableSpec(table->spec()), PrintTableSpec(spec));
-  // Initial rows that the caller computes are zeros here.
+  // If the caller computes initial rows, those of the engine are zeros.
   const int64_t key = 5;
   float row[4] = {1, 1, 1, 1};
   CHECK_OK(table->Lookup(KeyBatch(&key, 1), {}, row, nullptr));

@@ -1,4 +1,4 @@
-// Moving the entries of a stripe to arrays of other sizes, on several threads.
+// Moves the entries of a stripe to arrays of other sizes, on several threads.
 #include <functional>
 #include <vector>
 
@@ -15,7 +15,7 @@ EntryData DataOf(uint64_t i) {
   return {i * 3, {static_cast<uint32_t>(i), static_cast<uint32_t>(i + 7)}};
 }
 
-// All hashes are of one stripe, and are the bits themselves.
+// A stripe whose keys are hashes themselves.
 class MovingStripe {
  public:
   explicit MovingStripe(EntryColumns columns) : arena_(64), columns_(columns) {
@@ -50,7 +50,7 @@ class MovingStripe {
     }
   }
 
-  // Buckets know how many keys have passed them: when all are gone, none has.
+  // Erases all keys, and checks that the count of keys that passed each bucket is 0 again.
   void EraseAll() {
     for (uint64_t i = 0; i < bits_.size(); ++i) stripe_.Erase(Find(i));
     const BucketArray& array = *stripe_.array();
@@ -85,7 +85,7 @@ TEST(StripeMovesSpreadEntries) {
   SetNumThreads(2);
 }
 
-// So many that no thread could put them all aside.
+// More colliding entries than a thread can put aside.
 TEST(StripeMovesCollidingEntries) {
   SetNumThreads(2);
   MovingStripe stripe({true, true});
@@ -99,7 +99,7 @@ TEST(StripeMovesCollidingEntries) {
   }
 }
 
-// At the ends of the array, where paths go on at its start.
+// Entries at the end of the array, whose search paths go on at its start.
 TEST(StripeMovesEntriesAtTheEnds) {
   SetNumThreads(2);
   MovingStripe stripe({});

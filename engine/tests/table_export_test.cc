@@ -1,4 +1,4 @@
-// Exports into memory of the caller's.
+// Exports into arrays of the caller.
 #include <algorithm>
 #include <functional>
 
@@ -9,7 +9,7 @@
 namespace tfra::test {
 namespace {
 
-// Whatever bound or tiers other tests are run with.
+// A spec without a bound and tiers, also if other tests run with these.
 TableSpec PlainSpec(ValueType type, int64_t dim) {
   TableSpec spec = SpecOf(KeyType::kInt64, type, dim);
   spec.bound = {};
@@ -17,7 +17,7 @@ TableSpec PlainSpec(ValueType type, int64_t dim) {
   return spec;
 }
 
-// Memory for so many rows of a table, `shift` bytes after the start of a cache line.
+// Memory for `room` rows of a table, `shift` bytes after the start of a cache line.
 class Arrays {
  public:
   Arrays(const Table& table, size_t room, size_t shift = 0)
@@ -39,7 +39,7 @@ class Arrays {
 
   const RowArrays& arrays() const { return arrays_; }
 
-  // The first rows, and others after them.
+  // A batch of the first `rows` rows of the arrays, followed by `rest`.
   ExportBatch Batch(size_t rows, ExportBatch rest) const {
     ExportBatch batch;
     batch.size = rows;
@@ -75,7 +75,7 @@ ExportBatch ExportedInto(Table& table, size_t room, size_t shift = 0) {
   return arrays.Batch(rows, std::move(rest));
 }
 
-// By batches, which is another way.
+// Exports the table batch by batch, which uses other code.
 ExportBatch ExportedByCursor(Table& table) {
   ExportBatch all, batch;
   for (ExportCursor cursor; !cursor.done;) {
@@ -85,7 +85,7 @@ ExportBatch ExportedByCursor(Table& table) {
   return all;
 }
 
-// All that is known of each key, as bytes.
+// All exported data of each key, as bytes.
 std::map<int64_t, std::string> ByKey(const Table& table, const ExportBatch& batch) {
   std::map<int64_t, std::string> rows;
   CHECK_EQ(batch.int_keys.size(), batch.size);
@@ -106,7 +106,7 @@ std::map<int64_t, std::string> ByKey(const Table& table, const ExportBatch& batc
   return rows;
 }
 
-// Tables with rows of every width: some are whole cache lines.
+// Calls body with tables whose rows have many sizes; some are whole cache lines.
 void ForEveryPlainTable(const std::function<void(Table&)>& body) {
   for (ValueType type : kValueTypes) {
     if (type == ValueType::kString) continue;
@@ -132,7 +132,7 @@ void ForEveryPlainTable(const std::function<void(Table&)>& body) {
   }
 }
 
-TEST(ExportIntoIsAllThereIs) {
+TEST(ExportIntoExportsAllRows) {
   ForEveryPlainTable([](Table& table) {
     const auto whole = ByKey(table, ExportedByCursor(table));
     CHECK(ByKey(table, Exported(table)) == whole);
@@ -183,15 +183,15 @@ TEST(ExportIntoRefusesOtherTables) {
   TableSpec tiered = PlainSpec(ValueType::kFloat32, 4);
   tiered.tiers.fast_bytes = 1 << 20;
   refused(tiered);
-  // Columns that are not there.
+  // Columns that the table does not have.
   RowMetadata metadata;
   uint64_t score;
   refused(PlainSpec(ValueType::kFloat32, 4), {.room = 1, .metadata = &metadata});
   refused(PlainSpec(ValueType::kFloat32, 4), {.room = 1, .scores = &score});
 }
 
-// The first keys stay and change, and others come and go, so that rows are used again by other
-// keys; stripes grow and shrink all the time.
+// The first keys stay and change. Other keys are inserted and removed, so that their rows are
+// reused, and stripes grow and shrink all the time.
 TEST(ConcurrentExportIntoSeesWholeRowsOnce) {
   constexpr size_t kDim = 16;
   constexpr int64_t kStay = 2000, kAll = 8000;

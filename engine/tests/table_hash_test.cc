@@ -1,4 +1,4 @@
-// Unusual keys, and keys that a weak hash, or a weak use of it, would put into few places.
+// Unusual keys, and keys that a weak hash, or a weak use of it, would put into few buckets.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -14,7 +14,7 @@
 namespace tfra::test {
 namespace {
 
-// Inserts, finds, misses, exports and removes.
+// Inserts, finds, exports and removes keys, and looks up absent keys.
 void RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& absent) {
   std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt64, 1));
   const KeyBatch batch(keys.data(), keys.size());
@@ -40,7 +40,7 @@ void RoundTrip(const std::vector<int64_t>& keys, const std::vector<int64_t>& abs
   for (size_t i = 0; i < keys.size(); ++i) CHECK_EQ(exists[i], i >= half);
 }
 
-// How many keys find their home full, in arrays that are 65 % full when all keys are there.
+// How many keys find their home bucket full, in arrays that are 65 % full at the end.
 size_t Displaced(const std::vector<int64_t>& keys) {
   const BucketArray array{keys.size() * 100 / (65 * kBucketEntries * kStripes), nullptr, {}};
   std::map<std::pair<uint32_t, uint64_t>, size_t> homes;
@@ -117,8 +117,8 @@ TEST(TablePatternedKeysSpread) {
 }
 
 TEST(TableKeysOfOneStripeAndBucket) {
-  // Equal top bits of the hash: one stripe, and nearly one bucket, for all of them. The others of
-  // that bucket are absent. Slow is allowed, wrong is not.
+  // The hashes of all keys have equal top bits, so they belong to one stripe and few buckets. Other
+  // keys with the same top bits are absent. The table may be slow here, but not wrong.
   for (int shared_bits : {4, 8, 20}) {
     const uint64_t top = uint64_t{0xABCDE} << 44 >> (64 - shared_bits) << (64 - shared_bits);
     const auto key = [&](uint64_t i) { return UnmixInt64(top | (MixInt64(i + 1) >> shared_bits)); };
@@ -127,16 +127,15 @@ TEST(TableKeysOfOneStripeAndBucket) {
              top >> (64 - shared_bits));
     RoundTrip(keys, KeysOf(300, [&](uint64_t i) { return key(i + 5000); }));
   }
-  // The very last hashes of a stripe wrap around to its first buckets; so do those of the table.
+  // Keys with the last hashes of a stripe overflow to its first buckets.
   for (uint64_t last : {~uint64_t{0}, uint64_t{0x0FFFFFFFFFFFFFFF}}) {
     RoundTrip(KeysOf(1000, [&](uint64_t i) { return UnmixInt64(last - i); }),
               KeysOf(100, [&](uint64_t i) { return UnmixInt64(last - 5000 - i); }));
   }
 }
 
-// Pairs of strings that HashBytes cannot tell apart. Found by following the chain x, hash of x,
-// hash of that, and so on, from several starts until two chains met: some 2^32 hashes for each
-// pair.
+// Pairs of strings with equal HashBytes. They were found by following the chain x, hash of x, hash
+// of that, and so on, from several starts until two chains met: some 2^32 hashes for each pair.
 constexpr uint64_t kEqualHashes[][2] = {{0x5F38AE06920A02DC, 0x3E5CBE3E716A952E},
                                         {0x5C307E92488193B7, 0xEB0E51C17BA03AB4},
                                         {0x7091A870015A3FC5, 0x4886504A12768C7A},
@@ -148,7 +147,7 @@ std::string TextOf(uint64_t key_bits) {
   return text;
 }
 
-// One string of each pair, the other, and strings of other hashes.
+// Keys with equal hashes, and keys with other hashes.
 TEST(TableStringsOfOneHash) {
   std::vector<std::string> names, twins;
   for (const auto& [first, second] : kEqualHashes) {
@@ -178,7 +177,7 @@ TEST(TableStringsOfOneHash) {
       CHECK(contents[all[i]] == (std::vector<int>{number(i, 0), number(i, 1)}));
     }
     if (IsFloating(type)) {
-      // One step per distinct key, although hashes are equal: -1 for each of two gradients.
+      // Each distinct key takes one step, although hashes are equal: -1 for each of two gradients.
       std::vector<std::string> twice = all;
       twice.insert(twice.end(), all.begin(), all.end());
       const std::vector<float> ones(4 * all.size(), 1.0f);

@@ -1,4 +1,4 @@
-// Running out of memory, giving memory back, and knowing in advance how much it will be.
+// Tables that run out of memory or give memory back, and estimates of memory.
 #include <algorithm>
 #include <functional>
 
@@ -16,9 +16,9 @@ TableSpec TrainedSpec(KeyType key_type, ValueType type) {
   return spec;
 }
 
-// Calls `call` with the first, second, .. allocation failing until it gets by without a failure,
-// each time on a fresh table of 100 keys. A call that fails must leave the contents as they were,
-// and the table in a state in which the same call then succeeds.
+// Calls `call` with the first, second, .. allocation failing, until no allocation fails, each time
+// on a new table of 100 keys. A call that fails must not change the content of the table, and the
+// same call must then succeed.
 void FailEverywhere(const TableSpec& spec, const char* name,
                     const std::function<Status(Table&)>& call) {
   int changed = 0, point = 0;
@@ -136,7 +136,7 @@ TEST(ClearNeedsNoMemory) {
   CHECK_EQ(table->size(), 950u);
 }
 
-// Room is for keys that are inserted, not for every key that a batch names.
+// Room is made for keys that are inserted, not for every key of a batch.
 TEST(DuplicatesDoNotGrowTheTable) {
   std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const std::vector<int64_t> same(100000, 5);
@@ -146,7 +146,7 @@ TEST(DuplicatesDoNotGrowTheTable) {
   CHECK(table->stats().index_bytes < 64 << 10);
 }
 
-TEST(IgnoredKeysDoNotGrowTheTable) {
+TEST(MismatchedKeysDoNotGrowTheTable) {
   std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys absent = TestKeys::Range(KeyType::kInt64, 0, 100000);
   const std::vector<int32_t> values(absent.size(), 1);
@@ -176,7 +176,7 @@ TEST(RemovedRowsAreUsedAgain) {
       CHECK_EQ(table->stats().index_bytes, full.index_bytes);
       CHECK_EQ(table->stats().string_bytes, full.string_bytes);
     }
-    // Other keys fall into other stripes; the same number of them takes hardly more.
+    // Other keys are spread differently over the stripes, but take hardly more memory.
     CHECK_OK(table->Clear());
     AssignNumbers(*table, TestKeys::Range(key_type, 100000, 150000), one);
     CHECK(table->stats().row_bytes <= full.row_bytes * 21 / 20);
@@ -260,7 +260,7 @@ TEST(MemoryRisesEvenly) {
     for (int64_t size = batch_size; size <= 2000000 / kSlowdown; size += batch_size) {
       const TestKeys keys = TestKeys::Range(KeyType::kInt64, size - batch_size, size);
       CHECK_OK(table->Assign(keys.batch(), values.data()));
-      if (size < 10000) continue;  // The last block of rows of each stripe is no small part yet.
+      if (size < 10000) continue;  // In a small table, the last block of rows is a large part.
       TableStats estimate;
       CHECK_OK(EstimateMemory(spec, size, 0, &estimate));
       const TableStats stats = table->stats();

@@ -1,5 +1,5 @@
-// Random operations on a table and on a std::map, which must agree; and long use of a small table,
-// which must not wear it out.
+// Random operations on a table and on a std::map, which must agree. After long use, a small table
+// must not need more memory or longer searches.
 #include <algorithm>
 #include <mutex>
 #include <random>
@@ -17,7 +17,7 @@ class Model {
 
   void Run(int operations) {
     for (int step = 0; step < operations; ++step) {
-      // Few keys and batches with duplicates; sometimes a batch for several threads.
+      // Few different keys, so that batches have duplicates. Some batches need several threads.
       const size_t n = Pick(200) == 0 ? 9000 : static_cast<size_t>(Pick(40));
       std::vector<int64_t> numbers(n);
       for (int64_t& number : numbers) number = Pick(300) - 150;
@@ -163,8 +163,8 @@ TEST(ModelAgreesWithSeveralThreads) {
   Model(KeyType::kString, ValueType::kString, 8).Run(2000 / kSlowdown);
 }
 
-// With one part, with few, and with more than stripes could fill.
-TEST(KeysFindTheirPartsForAnyNumberOfThreads) {
+// With one key group, with few, and with as many as possible.
+TEST(KeyGroupsAreRightForAnyNumberOfThreads) {
   for (int threads : {1, 2, 3, 4, 5, 8, 16}) {
     const ScopedNumThreads scoped(threads);
     std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
@@ -185,8 +185,8 @@ TEST(KeysFindTheirPartsForAnyNumberOfThreads) {
   }
 }
 
-// Where most keys are there already, the index does not get room for as many new ones; wherever in
-// the batch the new ones are.
+// If most keys of a batch are in the table, the index grows only for the new keys, wherever these
+// are in the batch.
 TEST(IndexGrowsForKeysThatAreNew) {
   const ScopedNumThreads one(1);
   constexpr int64_t kThere = 50'000;
@@ -211,7 +211,7 @@ TEST(IndexGrowsForKeysThatAreNew) {
   for (size_t column : {0, 1, 31}) CHECK(index_bytes_after(column, 32) < unchanged * 5 / 4);
 }
 
-// Replaces all keys of a table many times: it stays as large as it was.
+// Replaces all keys of a table many times. The table must not grow.
 TEST(ChurnKeepsTheTableSmall) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, ValueType::kInt32, 1));
@@ -228,15 +228,15 @@ TEST(ChurnKeepsTheTableSmall) {
     }
     const TableStats after = table->stats();
     CHECK_EQ(after.size, before.size);
-    // What the fullest moment needs: 10 % more keys, in stripes that are not all equally full.
+    // At most there are 10 % more keys, in stripes that are not equally full.
     CHECK(after.index_bytes <= before.index_bytes * 3 / 2);
     CHECK(after.row_bytes <= before.row_bytes * 4 / 3);
     CHECK(after.string_bytes <= before.string_bytes * 3 / 2);
   }
 }
 
-// Large calls whose keys are nearly all new are written without looking for them first. Some of
-// them are there, and some come twice.
+// Large calls whose keys are nearly all new do not search for the keys first. Some of these keys
+// are in the table, and some come twice.
 void CheckNearlyAllNewKeys(KeyType key_type, bool metadata) {
   constexpr size_t kCall = 20'000, kDim = 2;
   TableSpec spec = SpecOf(key_type, ValueType::kInt32, kDim);
@@ -286,7 +286,7 @@ TEST(CallsOfNearlyAllNewKeys) {
   CheckNearlyAllNewKeys(KeyType::kString, false);
 }
 
-// How many buckets the search for a key that is not there goes through, on average.
+// The average number of buckets that the search for a missing key visits.
 double BucketsPerMiss(const Stripe& stripe) {
   const BucketArray& array = *stripe.array();
   uint64_t searched = 0;
@@ -299,7 +299,7 @@ double BucketsPerMiss(const Stripe& stripe) {
   return static_cast<double>(searched) / static_cast<double>(array.count);
 }
 
-// Replaces all keys of a stripe many times. A miss, and so an insertion, must not get slower.
+// Replaces all keys of a stripe many times. Searches for missing keys must not get slower.
 TEST(ChurnKeepsSearchesShort) {
   RowArena arena(8);
   Stripe stripe;
@@ -324,7 +324,7 @@ TEST(ChurnKeepsSearchesShort) {
       stripe.GiveRow(row);
       key_bits = insert();
     }
-    stripe.Tidy();  // As a table does before each batch it writes.
+    stripe.Tidy();  // Tables do so before they write a batch.
   }
   const double used = BucketsPerMiss(stripe);
   CHECK_OK(stripe.Rebuild(stripe.size()));

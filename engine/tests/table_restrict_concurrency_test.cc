@@ -8,7 +8,7 @@
 namespace tfra::test {
 namespace {
 
-constexpr size_t kDim = 19;  // More than a cache line; no power of two.
+constexpr size_t kDim = 19;  // A row is larger than a cache line, and not a power of two.
 constexpr int64_t kKeys = 400;
 
 TableSpec Spec(KeyType key_type, const AdmissionSpec& admission) {
@@ -19,7 +19,7 @@ TableSpec Spec(KeyType key_type, const AdmissionSpec& admission) {
   return spec;
 }
 
-// Each element of a row is the number of steps that it has been trained: all the same.
+// All elements of a row equal the number of steps that it was trained.
 Status Train(Table& table, const TestKeys& keys, NewKeys new_keys) {
   const std::vector<float> gradients(kDim * keys.size(), -1.0f);
   UpdateParams params;
@@ -120,11 +120,11 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
       CHECK_EQ(stats.removals, removed.load());
       CHECK_EQ(stats.restrict_runs, runs.load());
       CheckCounters(*table);
-      // Now that nobody writes, it is exact.
+      // Restrict is exact if no other thread writes.
       uint64_t count = 0;
       CHECK_OK(table->upkeep().Restrict(10, Ranking::kNewest, &count));
       CHECK_EQ(table->size(), std::min<uint64_t>(stats.size, 10));
-      // Keys that are trained after the last restriction are there.
+      // Keys that are trained after the last Restrict are in the table.
       const TestKeys all = TestKeys::Range(key_type, 0, kKeys);
       CHECK_OK(Train(*table, all, NewKeys::kInsert));
       CHECK_EQ(There(*table, all).Count(), all.size());
@@ -134,8 +134,9 @@ TEST(ConcurrentRestrictExpireAndHistograms) {
   }
 }
 
-// A row that is written while old ones are evicted is new: it stays, with all that it was taught.
-TEST(ConcurrentRestrictTakesNoFreshRow) {
+// Restrict removes old rows while other rows are written. These are new: they stay, and no update
+// is lost.
+TEST(ConcurrentRestrictRemovesNoNewRow) {
   for (KeyType key_type : kKeyTypes) {
     std::unique_ptr<Table> table = MakeTable(Spec(key_type, AdmissionSpec()));
     const TestKeys kept = TestKeys::Range(key_type, 0, 40);
@@ -148,7 +149,7 @@ TEST(ConcurrentRestrictTakesNoFreshRow) {
       const TestKeys mine = TestKeys::Range(key_type, 0, 40);
       for (int step = 0; step < steps; ++step) errors += !Train(*table, mine, NewKeys::kAdmit).ok();
     };
-    // Others come with times that are past, and have to go.
+    // Other keys are inserted with old times, and Restrict removes them.
     const auto restrict = [&] {
       const TestKeys others = TestKeys::Range(key_type, 1000, 1100);
       const std::vector<float> values(kDim * others.size(), 1.0f);
@@ -168,7 +169,7 @@ TEST(ConcurrentRestrictTakesNoFreshRow) {
   }
 }
 
-// Two threads that see the same keys: each is seen twice, so that all enter, and none earlier.
+// Several threads see the same keys. Keys enter when they are seen for the last time, not earlier.
 TEST(ConcurrentSightsAreAllCounted) {
   constexpr uint32_t kThreads = 4, kSights = 20;
   for (KeyType key_type : kKeyTypes) {
@@ -186,7 +187,7 @@ TEST(ConcurrentSightsAreAllCounted) {
       CHECK_EQ(errors.load(), 0);
       CHECK_EQ(table->size(), 300u);
       if (spec.kind == AdmissionKind::kBloomFilter) continue;
-      // The one time that let them in was the last.
+      // Each key was rejected each time, except the last.
       CHECK_EQ(table->stats().not_admitted, 300u * (kThreads * kSights - 1));
       CHECK_EQ(table->stats().updates, 0u);
       CHECK_EQ(table->stats().waiting, 0u);

@@ -1,4 +1,4 @@
-// Whole rows: what LookupRows reads, Assign writes and CopyWithRule takes to another table.
+// Values with their slots: Lookup reads them, Assign writes them, CopyWithRule copies them.
 #include <cmath>
 
 #include "table_helpers.h"
@@ -119,7 +119,8 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     CHECK(Contents(*copy) == Contents(*table));
     const Rows rows = LookupRows(*copy, keys);
     for (size_t i = 0; i < n; ++i) {
-      // "momentum" is of the same length in both; "velocity" is not, and starts anew.
+      // "momentum" has the same length in both rules and is copied. "velocity" has not, and gets
+      // its initial value.
       CHECK_EQ(rows.slots[i * 4], slots[i * 5 + 2]);
       CHECK_EQ(rows.slots[i * 4 + 1], slots[i * 5 + 3]);
       CHECK_EQ(rows.slots[i * 4 + 2], 0.0f);

@@ -1,5 +1,5 @@
-// Large tables, whose rows are streamed to memory when they are replaced: against a model, and with
-// readers.
+// Large tables, whose rows are replaced by stores past the caches, compared with a model and with
+// concurrent readers.
 #include <algorithm>
 #include <random>
 
@@ -9,7 +9,7 @@
 namespace tfra::test {
 namespace {
 
-// A table of rows whose elements all say the same number, large enough that rows are streamed.
+// A table that is large enough for streaming. All elements of a row are the same number.
 class LargeTable {
  public:
   LargeTable(size_t dim, RuleKind rule)
@@ -35,7 +35,7 @@ class LargeTable {
   size_t size() const { return written_.size(); }
   static int64_t KeyOf(size_t number) { return static_cast<int64_t>(number) * 3 - 1000; }
 
-  // Writes numbers that were not written before, ascending in the order of the keys.
+  // Writes to each key a larger number than any that was written before.
   void Write(const std::vector<int64_t>& keys) {
     std::vector<float> values(keys.size() * dim_);
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -47,7 +47,7 @@ class LargeTable {
     CHECK_OK(table_->Assign(KeyBatch(keys.data(), keys.size()), values.data()));
   }
 
-  // Every row, and that nothing else changed.
+  // Checks all rows of the table.
   void Check() {
     size_t wrong = 0;
     for (size_t begin = 0; begin < written_.size(); begin += kBatch) {
@@ -70,11 +70,12 @@ class LargeTable {
   size_t dim_;
   float initial_slot_;
   std::unique_ptr<Table> table_;
-  std::vector<float> written_;  // By number, below 2^24; 0: never.
+  std::vector<float> written_;  // The last number written to each key, below 2^24; 0: none.
   float last_ = 0;
 };
 
-// Random keys of [0, end), of which those below `hot` come more often; all, if it is 0, once.
+// Random keys of [0, end). Keys below `hot` are more frequent. If `hot` is 0, all keys are
+// distinct.
 std::vector<int64_t> RandomKeys(size_t n, size_t end, size_t hot, std::mt19937_64* random) {
   std::vector<int64_t> keys(n);
   for (int64_t& key : keys) {
@@ -90,19 +91,19 @@ std::vector<int64_t> RandomKeys(size_t n, size_t end, size_t hot, std::mt19937_6
 
 }  // namespace
 
-TEST(StreamedRowsAreThoseOfAModel) {
+TEST(StreamedRowsAgreeWithAModel) {
   std::mt19937_64 random(7);
   for (const auto& [dim, rule] : {std::pair(16, RuleKind::kSgd), std::pair(32, RuleKind::kSgd),
                                   std::pair(64, RuleKind::kAdam), std::pair(112, RuleKind::kSgd),
                                   std::pair(32, RuleKind::kAdagrad)}) {
     LargeTable large(static_cast<size_t>(dim), rule);
-    // Distinct keys; many equal ones; some new; few at all.
+    // Batches of distinct keys, with many equal keys, with some new keys, and with few keys.
     large.Write(RandomKeys(100'000, large.size(), 0, &random));
     for (const size_t hot : {1, 50, 5'000}) {
       large.Write(RandomKeys(50'000, large.size(), hot, &random));
     }
     large.Write(RandomKeys(20'000, large.size() + 5'000, 100, &random));
-    // Nearly all new, some of them twice.
+    // Nearly all keys are new, and some come twice.
     std::vector<int64_t> fresh;
     for (size_t i = 0; i < 30'000; ++i) {
       fresh.push_back(LargeTable::KeyOf(large.size() + (i % 11 == 0 ? i / 2 : i)));
@@ -122,7 +123,7 @@ TEST(StreamedRowsAreSeenWhole) {
   std::vector<int64_t> keys(kKeys);
   for (size_t i = 0; i < kKeys; ++i) keys[i] = LargeTable::KeyOf(i * 100);
   Errors errors{0};
-  // Numbers of a row only ever grow.
+  // The number of a row must only grow.
   const auto watch = [&](std::vector<float>* seen) {
     std::vector<float> values(kKeys * large.dim());
     errors += !large.table().Lookup(KeyBatch(keys.data(), kKeys), {}, values.data(), nullptr).ok();
@@ -158,7 +159,7 @@ TEST(StreamedRowsAreCounted) {
     written += keys.size();
   }
   CHECK_EQ(large.table().stats().updates - before, written);
-  // Of keys that are not there none enters, and the others are written.
+  // With kDrop, missing keys are not inserted, and the others are written.
   std::vector<int64_t> keys = RandomKeys(20'000, large.size(), 0, &random);
   const size_t there = keys.size();
   for (size_t i = 0; i < 5'000; ++i) keys.push_back(LargeTable::KeyOf(large.size() + i));

@@ -17,9 +17,9 @@
 namespace tfra::test {
 namespace {
 
-// True if ParallelFor called each task once and was done when it returned.
+// Whether ParallelFor called each task once before it returned.
 bool EachTaskRunsOnce(size_t count) {
-  std::vector<int> runs(count);  // Not atomic: ParallelFor's return must order them.
+  std::vector<int> runs(count);  // Not atomic: ParallelFor must order the writes before its return.
   ParallelFor(count, count, [&](size_t i) { ++runs[i]; });
   for (int each : runs) {
     if (each != 1) return false;
@@ -72,7 +72,7 @@ TEST(ThreadPoolTakesChangesWhileBusy) {
   changer.join();
 }
 
-// How many threads one call uses while its tasks take long enough for every thread to join in.
+// How many threads one call uses, if its tasks take long enough for all threads to take part.
 size_t ThreadsOfOneCall(size_t count, size_t allowed = SIZE_MAX) {
   std::mutex mutex;
   std::set<std::thread::id> threads;
@@ -92,7 +92,7 @@ TEST(ThreadPoolUsesSeveralThreadsOrOne) {
   CHECK_EQ(ThreadsOfOneCall(16), 1u);
 }
 
-// The pool keeps its threads; a call may still use only as many as were asked for.
+// The pool keeps its threads, but a call may use only as many as it allows.
 TEST(ThreadPoolUsesNoMoreThreadsThanAllowed) {
   const ScopedNumThreads scoped(6);
   ThreadsOfOneCall(64);
@@ -115,7 +115,7 @@ TEST(ThreadPoolThrowsWhatATaskThrows) {
       caught = true;
     }
     CHECK(caught);
-    // Helpers finish what was begun; a call without helpers ends at once.
+    // With helpers, all tasks run; without them, the call ends at once.
     CHECK_EQ(runs.load(), threads == 1 ? 51 : 100);
   }
   CHECK(EachTaskRunsOnce(100));
@@ -132,7 +132,7 @@ TEST(ThreadPoolStopsBetweenTasks) {
       try {
         ParallelFor(1000000, threads, [&](size_t) {
           ++runs;
-          ParallelFor(3, threads, [&](size_t) { ++inner; });  // Is not stopped.
+          ParallelFor(3, threads, [&](size_t) { ++inner; });  // A nested call is not stopped.
         });
       } catch (const Stopped&) {
         stopped = true;
@@ -153,7 +153,7 @@ TEST(ThreadPoolWorksAfterFork) {
   return;  // The sanitizer does not support new threads in a forked child.
 #endif
   const ScopedNumThreads scoped(4);
-  CHECK(EachTaskRunsOnce(100));  // The parent's pool has its threads.
+  CHECK(EachTaskRunsOnce(100));  // Starts the threads of the parent's pool.
   std::unique_ptr<Table> table = MakeTable(SpecOf(KeyType::kInt64, ValueType::kInt32, 1));
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 0, 50000);
   AssignNumbers(*table, keys, [](size_t, size_t) { return 1; });
@@ -166,7 +166,7 @@ TEST(ThreadPoolWorksAfterFork) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      alarm(20);  // A child that hangs dies, and fails the test.
+      alarm(20);  // Ends a child that hangs, which fails the test.
       bool good = EachTaskRunsOnce(1000) && ThreadsOfOneCall(64) == 4;
       const TestRows rows =
           TestRows::Make(ValueType::kInt32, keys.size(), 1, [](size_t, size_t) { return 2; });

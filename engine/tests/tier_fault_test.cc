@@ -1,5 +1,5 @@
-// Files that fail: each read, write and growth in its turn. A call that fails leaves the table as
-// it was, and usable.
+// Files that fail: each read, write and growth in its turn. A call that fails does not change the
+// table, which stays usable.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,8 +38,8 @@ void EndFaults() {
   for (IoKind kind : {IoKind::kRead, IoKind::kWrite, IoKind::kResize}) FailIoForTesting(kind, -1);
 }
 
-// Lets the calls of one kind fail after some of them, for each number of them until the call
-// succeeds. changes: the call may have changed a part of the rows when it fails.
+// Makes file operations of one kind fail after 0, 1, 2, .. successes, until `call` succeeds. A call
+// that fails must not change the table.
 void FailEverywhere(const TableSpec& spec, IoKind kind, const Call& call) {
   int failures = 0;
   for (int64_t successes = 0; successes < 2000; successes += successes < 40 ? 1 : 23) {
@@ -55,7 +55,7 @@ void FailEverywhere(const TableSpec& spec, IoKind kind, const Call& call) {
       CHECK(status.message().find("bytes of the file for rows in ") != std::string::npos);
       CHECK(RowsOf(*table) == before);
     }
-    // It goes on as if nothing had happened.
+    // The same call then succeeds.
     CHECK_OK(call(*table));
     AssignNumbers(*table, TestKeys::Range(spec.key_type, 0, kKeys),
                   [](size_t i, size_t) { return static_cast<int>(i % 70); });
@@ -104,7 +104,7 @@ TEST(TierFaultsInReads) {
   }
 }
 
-// Metadata are in memory: what only they decide reads no file.
+// Metadata are in memory, so calls that need only metadata do not read the file.
 TEST(TieredMetadataReadNoFile) {
   for (KeyType key_type : kKeyTypes) {
     const std::unique_ptr<Table> table = Filled(Spec(key_type, key_type == KeyType::kString));
@@ -126,8 +126,8 @@ TEST(TieredMetadataReadNoFile) {
   }
 }
 
-// Values that have no norm are of no interest to histograms.
-TEST(TieredHistogramsReadNoFileInVain) {
+// Histograms use the norms of floating values only, so for other values they do not read the file.
+TEST(TieredHistogramsOfIntegersReadNoFile) {
   TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kInt32, kDim);
   spec.metadata = true;
   spec.tiers.fast_bytes = 1;
@@ -146,7 +146,7 @@ TEST(TierFaultsInWrites) {
   for (KeyType key_type : kKeyTypes) {
     for (IoKind kind : {IoKind::kWrite, IoKind::kResize}) {
       TableSpec spec = Spec(key_type, false);
-      // All rows fit, until new ones come.
+      // All rows fit into memory until the call inserts more.
       spec.tiers.fast_bytes = kKeys * 80;
       FailEverywhere(spec, kind, [](Table& table) { return Train(table, kKeys, 3 * kKeys); });
       if (kind == IoKind::kResize) continue;
@@ -156,7 +156,7 @@ TEST(TierFaultsInWrites) {
   }
 }
 
-// Reading does not fail because a row that it would move to the file cannot be written.
+// A lookup succeeds even if rows cannot be moved to the file to make room.
 TEST(TierFaultsInWritesDoNotStopReads) {
   std::unique_ptr<Table> table = Filled(Spec(KeyType::kInt64, false));
   const RowsMap before = RowsOf(*table);
@@ -167,7 +167,7 @@ TEST(TierFaultsInWritesDoNotStopReads) {
       CHECK_OK(LookUp(*table, begin, begin + 100));
   }
   CHECK(Train(*table, kKeys, 3 * kKeys).code() == StatusCode::kStorageFull);
-  // Keys that are not there, and are not to be inserted, need no room.
+  // Missing keys that are not inserted need no room.
   const TestKeys others = TestKeys::Range(KeyType::kInt64, kKeys, 3 * kKeys);
   TestRows rows(ValueType::kFloat32, others.size(), kDim);
   CHECK_OK(table->training().AssignExisting(others.batch(), rows.out()));
@@ -176,17 +176,17 @@ TEST(TierFaultsInWritesDoNotStopReads) {
   CHECK(RowsOf(*table) == before);
 }
 
-// A forked child has the same file: it must not change the rows of its parent, nor read what the
-// parent has written over since.
+// A forked child shares the file. It must not change the rows of its parent, and must not read
+// records that the parent has overwritten.
 TEST(TierFaultsInForkedChildren) {
-  const ScopedNumThreads one(
-      1);  // A child of a process under ThreadSanitizer can start no threads.
+  // Under ThreadSanitizer, a forked child cannot start threads.
+  const ScopedNumThreads one(1);
   std::unique_ptr<Table> table = Filled(Spec(KeyType::kInt64, false));
   const RowsMap before = RowsOf(*table);
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
-    alarm(20);  // A child that hangs dies, and fails the test.
+    alarm(20);  // Ends a child that hangs, which fails the test.
     const auto refused = [](const Status& status) {
       return status.code() == StatusCode::kIoError &&
              status.message().find("forked") != std::string::npos;
@@ -194,7 +194,7 @@ TEST(TierFaultsInForkedChildren) {
     bool good = refused(LookUp(*table, 0, kKeys)) && refused(Train(*table, 0, kKeys));
     good &= refused(Train(*table, kKeys, 3 * kKeys));
     good &= table->Clear().ok() && refused(table->Shrink());
-    // It can have tables of its own.
+    // The child can make its own tables.
     const std::unique_ptr<Table> own = Filled(Spec(KeyType::kInt64, false));
     good &= RowsOf(*own).size() == kKeys;
     table.reset();
@@ -207,7 +207,7 @@ TEST(TierFaultsInForkedChildren) {
   CHECK_OK(Train(*table, kKeys, 3 * kKeys));
 }
 
-// Faults come and go at random: what a call said it did is what the table holds.
+// Faults begin and end at random. The table must contain exactly what successful calls wrote.
 TEST(TierFaultsAtRandom) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     std::mt19937_64 random(seed);

@@ -1,4 +1,4 @@
-// Distinct keys and sums over equal ones, against a std::map and plain loops.
+// Distinct keys and sums over equal keys, compared with a std::map and plain loops.
 #include "tfra/unique_keys.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr ValueType kFloatTypes[] = {ValueType::kFloat32, ValueType::kFloat16, ValueType::kBfloat16,
                                      ValueType::kFloat64};
 
-// Few keys, so that most are repeated; in half of them one is as frequent as all others.
+// Random keys, most of them repeated. skewed: one key is as frequent as all others together.
 std::vector<int64_t> RandomNumbers(size_t n, int64_t distinct, bool skewed, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int64_t> numbers(n);
@@ -32,7 +32,8 @@ UniqueKeys Find(const TestKeys& keys) {
   return unique;
 }
 
-// Which distinct key each key is, in order of first occurrence; and first occurrences.
+// The index of the distinct key of each key, and the first occurrence of each distinct key.
+// Distinct keys are in the order of their first occurrences.
 struct Model {
   explicit Model(const TestKeys& keys) {
     std::map<std::string, size_t> known;
@@ -107,7 +108,7 @@ TEST(SumsOverEqualKeys) {
           for (size_t i = 0; i < n; ++i) scale[i] = static_cast<Compute>(i % 5) - 2;
           for (bool rows : {false, true}) {
             for (bool scaled : {false, true}) {
-              // Small integers: exact in any order.
+              // Sums of small integers are exact in any order.
               std::vector<Compute> expected(unique.size() * kDim), sums(expected.size(), 99);
               for (size_t i = 0; i < n; ++i) {
                 const size_t from = rows ? static_cast<size_t>(row[i]) : i;
@@ -127,7 +128,7 @@ TEST(SumsOverEqualKeys) {
   }
 }
 
-// In the order of the keys, which shows in the last bits.
+// Gradients are added in the order of the keys, on which the last bits of a sum depend.
 TEST(SumsDoNotDependOnThreads) {
   constexpr size_t kKeys = 50000, kDim = 5;
   const TestKeys keys(KeyType::kInt64, RandomNumbers(kKeys, 100, true, 1));
@@ -166,7 +167,7 @@ TEST(SumsOfNotFiniteGradients) {
   CHECK(std::isnan(sums[2]));
 }
 
-// The gradient of a pooled lookup: each key's share of its segment's.
+// The gradient of a pooled lookup: each key gets its share of the gradient of its segment.
 TEST(SumsOfPooledGradients) {
   const std::vector<int64_t> numbers = {3, 1, 3, 2, 1, 1, 8};
   const std::vector<int64_t> splits = {0, 3, 3, 6, 7};

@@ -51,7 +51,7 @@ std::vector<NamedRule> AllRules() {
   with_momentum(add("rmsprop momentum", RuleKind::kRmsprop));
   add("rmsprop centered", RuleKind::kRmsprop).rule.centered = true;
   with_momentum(add("rmsprop both", RuleKind::kRmsprop)).rule.centered = true;
-  // Its first steps are of the order of epsilon; large enough here to be seen in 16 bits.
+  // The first steps of Adadelta are about as large as epsilon, which must show in 16 bits.
   add("adadelta", RuleKind::kAdadelta).params.epsilon = 1e-1;
   NamedRule& ftrl = add("ftrl", RuleKind::kFtrl);
   ftrl.params.l1 = 0.01;
@@ -221,7 +221,7 @@ TEST(ValidateParamsSaysWhatItReceived) {
   CHECK_EQ(message(RuleKind::kSgd, [](UpdateParams& p) { p.clipnorm = 1, p.clipvalue = 2; }),
            std::string("expected only one of `clipnorm` and `clipvalue`, received clipnorm=1, "
                        "clipvalue=2"));
-  // A hyper-parameter that the rule does not read is not its business.
+  // Hyper-parameters that the rule does not read are not checked.
   CHECK_EQ(message(RuleKind::kSgd, [](UpdateParams& p) { p.beta_1 = 7; }), std::string("ok"));
 }
 
@@ -266,7 +266,8 @@ TEST(EveryInstructionSetGivesTheSameBits) {
   std::printf("  %d settings compared\n", compared);
 }
 
-// A row of n equal elements behaves like n rows of one, so no element is skipped or done twice.
+// A row of n equal elements behaves like n rows of one element: no element is skipped or updated
+// twice.
 TEST(EveryElementIsUpdatedOnce) {
   for (const NamedRule& rule : AllRules()) {
     for (ValueType type : kTypes) {
@@ -289,7 +290,7 @@ TEST(EveryElementIsUpdatedOnce) {
 
 TEST(ZeroAndDenormalGradientsStayFinite) {
   for (NamedRule rule : AllRules()) {
-    // The worst case: nothing in the denominators.
+    // The worst case: all denominators start at zero.
     rule.rule.initial_accumulator = 0.0;
     rule.params.epsilon = 0.0;
     rule.params.l1 = rule.params.l2 = rule.params.beta = rule.params.l2_shrinkage = 0.0;
@@ -339,7 +340,7 @@ TEST(ClipKeepsTheGradientWithinBounds) {
     CHECK(by_norm.Value() == (std::vector<double>{-1.5, 2.0}));
     Row within(sgd, type, {0, 0});
     within.Update(updater, {1e-40, 2.0});
-    // Not even a denormal changes.
+    // A gradient within the bounds does not change, even if it is denormal.
     const double tiny = type == ValueType::kFloat32 ? static_cast<double>(1e-40f) : 1e-40;
     CHECK_EQ(within.At(0), -tiny);
     CHECK_EQ(within.At(1), -2.0);
@@ -358,7 +359,7 @@ TEST(HalfValuesAreRoundedOnce) {
 }
 
 TEST(KnownSteps) {
-  // By hand: after one step from zero slots Adam moves by the learning rate.
+  // With zero slots, the first step of Adam is the learning rate.
   UpdateParams params;
   params.learning_rate = 0.1;
   params.epsilon = 0.0;
@@ -376,7 +377,7 @@ TEST(KnownSteps) {
   CHECK_NEAR(shared.At(0), -0.3 / std::sqrt(13.0), 1e-15);
   CHECK_NEAR(shared.At(1), -0.4 / std::sqrt(13.0), 1e-15);
 
-  // Far beyond where Nadam's schedule has converged.
+  // A step at which the schedule of Nadam has long converged.
   const RuleSpec nadam = {.kind = RuleKind::kNadam};
   params.step = std::numeric_limits<int64_t>::max();
   Row late(nadam, ValueType::kFloat64, {0.0});

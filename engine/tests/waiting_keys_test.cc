@@ -1,4 +1,4 @@
-// WaitingKeys against a std::map.
+// Compares WaitingKeys with a std::map.
 #include "admission/waiting_keys.h"
 
 #include <algorithm>
@@ -23,17 +23,17 @@ std::map<Name, Seen> ContentsOf(const WaitingKeys& keys) {
   return contents;
 }
 
-// Compares after each of many random operations on about `most` keys.
-void CompareWithMap(bool strings, uint64_t most, uint64_t word_mask, uint64_t seed) {
+// Compares both after each of many random operations on about `most` keys.
+void CompareWithMap(bool strings, uint64_t most, uint64_t bits_mask, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](uint64_t n) { return random() % n; };
   WaitingKeys keys(strings);
   std::map<Name, Seen> expected;
   uint32_t now = 1;
   for (int step = 0; step < 6000; ++step) {
-    // KeyBits that are alike, in their lower or upper bits; few of them for many strings.
+    // The key_bits of integers agree in their lower or upper bits. Many strings share few key_bits.
     const uint64_t number = pick(most);
-    const uint64_t key_bits = strings ? number & word_mask : number * word_mask;
+    const uint64_t key_bits = strings ? number & bits_mask : number * bits_mask;
     const std::string bytes =
         strings ? std::string(number % 40, 'x') + std::to_string(number) : std::string();
     const Name name(key_bits, bytes);
@@ -85,7 +85,7 @@ TEST(WaitingIntKeysAgreeWithMap) {
 TEST(WaitingStringKeysAgreeWithMap) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     for (uint64_t most : {10, 200, 3000}) {
-      // All bits equal; eight bits; each its own.
+      // One value of key_bits for all strings; eight values; a value for each string.
       for (uint64_t mask : {uint64_t{0}, uint64_t{7}, UINT64_MAX}) {
         CompareWithMap(true, most, mask, seed);
       }
@@ -102,7 +102,7 @@ TEST(WaitingKeysCountToTheirMaximum) {
   CHECK((ContentsOf(keys) == std::map<Name, Seen>{{{5, ""}, {2, UINT32_MAX}}}));
 }
 
-// As many keys as come go again, over and over.
+// Keys are added and removed again and again, and the memory must not grow.
 TEST(WaitingKeysStaySmall) {
   for (bool strings : {false, true}) {
     WaitingKeys keys(strings);
@@ -120,7 +120,7 @@ TEST(WaitingKeysStaySmall) {
       most = std::max(most, keys.bytes());
     }
     CHECK(most <= keys.bytes() + 1000);
-    // What many have left does not stay with few.
+    // After many keys have left, few keys need little memory.
     add(1000000, 200);
     for (uint32_t now : {200u, 201u}) {
       const uint64_t before = keys.bytes();

@@ -29,8 +29,8 @@ from tfra.table import Table
 __version__ = version("tfra")
 
 if "tensorflow" in sys.modules:
-    # TensorFlow can load models with tables once it knows their ops. Where they can't be had, using
-    # tfra.dynamic_embedding says why.
+    # TensorFlow can load models with tables only if their ops are registered. If this import fails,
+    # the first use of tfra.dynamic_embedding raises the error.
     with suppress(ImportError):
         import_module("tfra.dynamic_embedding")
 

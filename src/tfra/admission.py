@@ -1,12 +1,11 @@
-"""Which keys may enter a table.
+"""Admission rules: which keys training may insert into a table.
 
-Most ids of a stream are seen once and never again; rows for them are memory and noise. With an
-admission rule, a key that is not in the table enters it only when the rule lets it in. Until then
-lookups return its initial value, and gradients to it are dropped and counted
-(`TableStats.refused`). A key is seen once by each training step that has it, however often it is in
-the batch. What a row knows of its updates, such as the frequency that `restrict` goes by, counts
-the times its key was seen before it entered. Keys that are written by hand (`upsert`, `insert`)
-always enter.
+Most ids of a stream are seen only once; rows for them waste memory and add noise. With an admission
+rule, training inserts a new key only when the rule lets it in. Until then lookups return its
+initial value, and its gradients are dropped and counted (`TableStats.refused`). A training step
+counts a key as seen once, however often it is in the batch. The count of writes of a row, which
+`restrict` may rank by, includes the times its key was seen before it entered. Keys that are written
+directly (`upsert`, `insert`) always enter.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ __all__ = ["Admission", "CountingBloomFilter", "MinCount", "Probability", "deser
 
 @dataclass(frozen=True)
 class Admission:
-    """Base class of the rules."""
+    """Base class of the admission rules."""
 
     def spec(self) -> dict[str, Any]:
-        """The rule, as the JSON form of a table's spec has it."""
+        """Returns the rule in the JSON form of a `TableSpec`."""
         return {"kind": "all"}
 
     def serialize(self) -> dict[str, Any]:
-        """The rule as `deserialize` takes it: for the configuration of layers."""
+        """Returns the rule in the form that `deserialize` takes, for the configs of layers."""
         return {"class_name": type(self).__name__, "config": asdict(self)}
 
 
@@ -39,9 +38,9 @@ class Admission:
 class MinCount(Admission):
     """A key enters when it is seen for the `min_count`-th time.
 
-    Counts are exact. They take memory for each key that waits: 16 bytes, with a quarter to a half
-    of the places free, and the bytes of string keys. `expire` with a `ttl` forgets those that wait
-    for too long. A key that left the table is counted anew.
+    Counts are exact. Each waiting key takes 16 bytes in a hash table that is a quarter to a half
+    empty, and the bytes of a string key. `expire` with a `ttl` forgets keys that wait too long. The
+    count of a key that left the table starts again.
 
     Example:
     >>> import numpy as np
@@ -68,19 +67,20 @@ class MinCount(Admission):
         arrays.integer(self.min_count, "min_count", 1, limits.MAX_UINT32)
 
     def spec(self) -> dict[str, Any]:
-        """The rule, as the JSON form of a table's spec has it."""
+        """Returns the rule in the JSON form of a `TableSpec`."""
         return {"kind": "min_count", "min_count": int(self.min_count)}
 
 
 @dataclass(frozen=True)
 class CountingBloomFilter(Admission):
-    """As `MinCount`, with counts in a Bloom filter: memory that does not grow.
+    """Like `MinCount`, with counts in a Bloom filter, whose memory does not grow.
 
     Keys share counters, so a key may enter early, but never late. After `capacity` different keys
-    were seen, a new key is taken for one that was seen before with a probability of at most about
-    `error_rate`; beyond that the probability grows. The filter takes `memory_bytes`, from the
-    beginning: 9.6 counters for each key at an error rate of 1 %, of four bits if `min_count` is at
-    most 15, of eight to 255, of sixteen beyond. A key that left the table enters again at once.
+    were seen, the probability that a new key is mistaken for a seen one is at most about
+    `error_rate`; with more keys it grows. The filter takes `memory_bytes` from the beginning: 9.6
+    counters for each key at an error rate of 1 %. A counter has 4 bits if `min_count` is at most
+    15, 8 bits if it is at most 255, and 16 bits otherwise. A key that left the table enters again
+    at once.
 
     Example:
     >>> import tfra
@@ -90,11 +90,11 @@ class CountingBloomFilter(Admission):
 
     Args:
         min_count: 1 to 65535.
-        capacity: The number of different keys it is made for.
-        error_rate: The probability of a mistake then, between 0 and 1.
+        capacity: The number of different keys that the filter is made for.
+        error_rate: The probability of a mistake after that many keys, between 0 and 1.
 
     Raises:
-        TypeError: If a number is not one.
+        TypeError: If an argument is not a number.
         ValueError: If a number is out of range.
     """
 
@@ -110,13 +110,13 @@ class CountingBloomFilter(Admission):
 
     @property
     def memory_bytes(self) -> int:
-        """What the filter of one table takes."""
+        """The memory of the filter of one table."""
         table = {"version": 1, "key_type": "int64", "value_type": "int8", "dim": 1}
         parts = _native.estimate_memory(json.dumps(table | {"admission": self.spec()}), 0, 0.0)
         return parts["admission_bytes"]
 
     def spec(self) -> dict[str, Any]:
-        """The rule, as the JSON form of a table's spec has it."""
+        """Returns the rule in the JSON form of a `TableSpec`."""
         return {
             "kind": "bloom_filter",
             "min_count": int(self.min_count),
@@ -127,17 +127,17 @@ class CountingBloomFilter(Admission):
 
 @dataclass(frozen=True)
 class Probability(Admission):
-    """Each time a key is seen, it enters with a probability.
+    """A key enters with a given probability each time it is seen.
 
-    So a key enters after `1 / probability` times on average, and nothing is kept of those that
-    wait. The draws depend on the seed and on the order of the calls, not on threads.
+    So a key enters after `1 / probability` times on average, and waiting keys take no memory. The
+    draws depend on the seed and on the order of the calls, not on threads.
 
     Args:
         probability: From 0 to 1.
         seed: An int.
 
     Raises:
-        TypeError: If a number is not one.
+        TypeError: If an argument is not a number.
         ValueError: If the probability is out of range.
     """
 
@@ -149,7 +149,7 @@ class Probability(Admission):
         arrays.integer(self.seed, "seed", -(2**63), 2**64 - 1)
 
     def spec(self) -> dict[str, Any]:
-        """The rule, as the JSON form of a table's spec has it."""
+        """Returns the rule in the JSON form of a `TableSpec`."""
         return {
             "kind": "probability",
             "probability": float(self.probability),
@@ -164,7 +164,7 @@ def get(identifier: Any) -> Admission | None:
     """Returns the rule that `identifier` stands for.
 
     Args:
-        identifier: One of the rules, None for none, or what `Admission.serialize` returned.
+        identifier: A rule, None for no rule, or what `Admission.serialize` returned.
 
     Returns:
         An `Admission`, or None.

@@ -1,6 +1,6 @@
-"""What a key's row holds before it was ever written: a pure function of (seed, key).
+"""The initial rows of keys that were never written: a pure function of the seed and the key.
 
-The same key gets the same row whatever the batch, the order, the thread or the machine.
+The initial row of a key does not depend on the batch, the order, the thread or the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Zeros(Initializer):
 
 @dataclass(frozen=True)
 class External(Initializer):
-    """Rows that the caller computes for each lookup; in the table itself they are zeros."""
+    """Rows that the caller computes for each lookup. The table itself uses zeros."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Constant(Initializer):
     [1.0, 2.0]
 
     Args:
-        value: A number, or a row of `dim` numbers; for tables of strings, a string or `dim` of
-            them.
+        value: A number, or a row of `dim` numbers; for tables of strings, a string or `dim`
+            strings.
     """
 
     value: float | str | bytes | Sequence[Any] | NDArray[Any] | np.generic
@@ -65,7 +65,7 @@ class Uniform(Initializer):
 
     Args:
         minval: The lowest value.
-        maxval: The end of the range, not reached.
+        maxval: The upper end of the range, not included.
     """
 
     minval: float = -0.05
@@ -86,8 +86,8 @@ class Normal(Initializer):
     """Normally distributed numbers.
 
     Args:
-        mean: Their mean.
-        stddev: Their standard deviation.
+        mean: The mean.
+        stddev: The standard deviation.
     """
 
     mean: float = 0.0
@@ -116,9 +116,9 @@ def get(identifier: Any, *, strings: bool = False) -> Initializer:
     """Returns the initializer that `identifier` stands for.
 
     Args:
-        identifier: An `Initializer`, a name such as `"normal"`, a number or a row. In a table of
-            `strings` a text is a value, unless it is `"zeros"`.
-        strings: Whether the table's values are strings.
+        identifier: An `Initializer`, a name such as `"normal"`, a number or a row. If `strings`,
+            every string but `"zeros"` is a value.
+        strings: Whether the values of the table are strings.
 
     Returns:
         An `Initializer`.
@@ -146,16 +146,16 @@ def get(identifier: Any, *, strings: bool = False) -> Initializer:
 
 
 def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) -> dict[str, Any]:
-    """The initializer as the engine takes it.
+    """Returns the `initializer` of the JSON form of a `TableSpec`.
 
     Args:
         initializer: An `Initializer`.
-        seed: The table's seed.
-        dtype: The dtype of the table's values; object for strings.
+        seed: The seed of the table.
+        dtype: The dtype of the values; object for strings.
         dim: The length of a row.
 
     Returns:
-        The `initializer` of the engine's JSON form of a table's spec.
+        A dict.
 
     Raises:
         ValueError: If a constant row has another length than `dim`.
@@ -177,7 +177,7 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
 
 
 def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
-    """The elements of the row, or one that all of them are equal to."""
+    """Returns the elements of the row, or one element if all of them are the same."""
     arrays.refuse_mask(value, "initializer")
     if dtype == np.dtype(object):
         row = np.asarray(value, dtype=object)
@@ -189,7 +189,7 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
                 )
     else:
         row = np.asarray(value)
-        # Numbers of Python convert to any numeric type; floats do not silently lose a fraction.
+        # Numbers convert to any numeric type, but a fraction must not get lost.
         if row.dtype.kind not in "biuf" and row.dtype != dtype:
             raise TypeError(f"`initializer` must be {dtype} numbers. Received: {value!r}")
         converted = row.astype(dtype)

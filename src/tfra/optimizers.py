@@ -1,7 +1,7 @@
-"""The update rules of a table, described: which rule, which slots, which numbers.
+"""Optimizers: descriptions of the update rules that the engine computes.
 
-The classes have the names, arguments and defaults of their Keras 3 namesakes, and the engine
-computes the same numbers. They hold no state: the slots live in the table, next to the rows.
+The classes have the names, arguments and defaults of the optimizers of Keras 3, and the engine
+computes the same numbers. They hold no state: the slots are in the rows of the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "RMSprop", "RowwiseAdagrad", "get",
 ]  # fmt: skip
 
-# The engine's `UpdateParams` and its defaults. A rule reads those it has an argument for.
+# The `UpdateParams` of the engine and their defaults. A rule reads only those it needs.
 _PARAMS: dict[str, float] = {
     "step": 1, "learning_rate": 0.001, "momentum": 0.0, "beta_1": 0.9, "beta_2": 0.999,
     "rho": 0.9, "epsilon": 1e-7, "l1": 0.0, "l2": 0.0, "l2_shrinkage": 0.0,
@@ -38,10 +38,10 @@ _ENGINE_NAMES = {
     "l2_shrinkage_regularization_strength": "l2_shrinkage",
 }
 
-# Arguments that decide the slots of a row, and so are fixed for the life of a table.
+# Arguments that decide the slots of a row. An update can't override them.
 _RULE_FIELDS = frozenset({"nesterov", "amsgrad", "centered", "initial_accumulator_value"})
 
-# What an argument must be, in words and as a test of a finite number. All others are bools.
+# The range of an argument, in words and as a test. Arguments without a range are bools.
 _Range = tuple[str, Callable[[float], bool]]
 _NON_NEGATIVE: _Range = ("a non-negative number", lambda x: x >= 0)
 _NON_POSITIVE: _Range = ("a number that is negative or zero", lambda x: x <= 0)
@@ -55,7 +55,7 @@ _UNIT_BELOW_ONE: _Range = ("a number in [0, 1)", lambda x: 0 <= x < 1)
 class Optimizer:
     """Base class of the optimizers: the arguments that all of them take.
 
-    Weight decay and clipping apply to the rows that an update touches, and to no others.
+    Weight decay and clipping apply only to the rows that an update changes.
 
     Args:
         learning_rate: A float >= 0, which an update can override. Defaults to `0.001`.
@@ -94,19 +94,20 @@ class Optimizer:
         if name not in self._ranges:
             if not isinstance(value, bool):
                 raise ValueError(_expected(name, "a bool", value))
-        elif value is not None or getattr(type(self), name) is not None:  # Its default.
+        # None is allowed only if it is the default.
+        elif value is not None or getattr(type(self), name) is not None:
             expected, in_range = self._ranges[name]
             if not (_is_finite(value) and in_range(value)):
                 raise ValueError(_expected(name, expected, value))
 
     def rule(self) -> Rule:
-        """The rule, with the switches that decide the slots of a row."""
+        """Returns the rule, with the switches that decide the slots of a row."""
         momentum = getattr(self, "momentum", 0.0) != 0.0
         accumulator = getattr(self, "initial_accumulator_value", None)
         return Rule(
             self.kind,
             momentum=momentum,
-            # Keras ignores `nesterov` where there is no momentum.
+            # Keras ignores `nesterov` if there is no momentum.
             nesterov=momentum and getattr(self, "nesterov", False),
             amsgrad=getattr(self, "amsgrad", False),
             centered=getattr(self, "centered", False),
@@ -114,11 +115,12 @@ class Optimizer:
         )
 
     def params(self, step: int, **overrides: float | None) -> dict[str, float]:
-        """The numbers of one update, as the engine takes them.
+        """Returns the numbers of one update in the form that the engine takes.
 
         Args:
-            step: An int >= 1. The number of updates, this one included.
-            **overrides: Arguments that differ in this update, but for those that decide slots.
+            step: An int >= 1. The number of updates, including this one.
+            **overrides: Arguments with other values in this update. Arguments that decide the
+                slots can't be overridden.
 
         Returns:
             A dict with every field of the engine's `UpdateParams`.
@@ -150,20 +152,20 @@ class Optimizer:
 
     @functools.cached_property
     def _params(self) -> dict[str, float]:
-        """The numbers of every update without overrides, which stay the same."""
+        """The numbers of an update without overrides."""
         params = dict(_PARAMS)
         for name in self._updatable:
             params[_ENGINE_NAMES.get(name, name)] = float(getattr(self, name) or 0.0)
         return params
 
     def slot_names(self) -> tuple[str, ...]:
-        """The slots of a row, in their order in memory."""
+        """Returns the names of the slots of a row, in their order in memory."""
         return tuple(name for name, _ in _native.rule_slots(self.rule().to_json()))
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent, with momentum if asked for.
+    """Gradient descent, with optional momentum.
 
     Example:
     >>> SGD(learning_rate=0.1, momentum=0.9).slot_names()
@@ -171,7 +173,7 @@ class SGD(Optimizer):
 
     Args:
         learning_rate: A float >= 0. Defaults to `0.01`.
-        momentum: A float in [0, 1]; `0.0` is none, and takes no slot. Defaults to `0.0`.
+        momentum: A float in [0, 1]; `0.0` means no momentum and no slot. Defaults to `0.0`.
         nesterov: Whether to look ahead along the momentum. Defaults to `False`.
     """
 
@@ -190,7 +192,7 @@ class Adagrad(Optimizer):
     ('accumulator',)
 
     Args:
-        initial_accumulator_value: A float >= 0. Where the sum starts. Defaults to `0.1`.
+        initial_accumulator_value: A float >= 0, the initial value of the sum. Defaults to `0.1`.
         epsilon: A float >= 0, added under the root. Defaults to `1e-7`.
     """
 
@@ -203,7 +205,8 @@ class Adagrad(Optimizer):
 class RowwiseAdagrad(Adagrad):
     """Adagrad with one accumulator per row, which sums the mean of the squared gradient.
 
-    Not in Keras: a row carries one number instead of `dim`. The arguments are Adagrad's.
+    Keras does not have it. The slot of a row is one number instead of `dim` numbers. The arguments
+    are those of `Adagrad`.
 
     Example:
     >>> RowwiseAdagrad(learning_rate=0.1).rule().kind
@@ -237,7 +240,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with weight decay, which here cannot be `None`.
+    """Adam with weight decay, which can't be `None`.
 
     Example:
     >>> AdamW(learning_rate=0.01).params(step=1)["weight_decay"]
@@ -255,7 +258,7 @@ class AdamW(Adam):
 class Adamax(Optimizer):
     """Adamax: Adam with a decaying maximum of the gradient in place of its average square.
 
-    The arguments are those of `Adam`, less `amsgrad`.
+    The arguments are those of `Adam` without `amsgrad`.
 
     Example:
     >>> Adamax(learning_rate=0.01).slot_names()
@@ -272,7 +275,7 @@ class Adamax(Optimizer):
 class Nadam(Optimizer):
     """Nadam: Adam with Nesterov momentum.
 
-    The arguments are those of `Adam`, less `amsgrad`.
+    The arguments are those of `Adam` without `amsgrad`.
 
     Example:
     >>> Nadam(learning_rate=0.01).slot_names()
@@ -287,7 +290,7 @@ class Nadam(Optimizer):
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
-    """RMSprop: the gradient over the root of the decaying average of its square.
+    """RMSprop: divides the gradient by the square root of the decaying average of its square.
 
     Example:
     >>> RMSprop(momentum=0.9, centered=True).slot_names()
@@ -295,7 +298,7 @@ class RMSprop(Optimizer):
 
     Args:
         rho: A float in [0, 1], the decay of the squares. Defaults to `0.9`.
-        momentum: A float in [0, 1]; `0.0` is none, and takes no slot. Defaults to `0.0`.
+        momentum: A float in [0, 1]; `0.0` means no momentum and no slot. Defaults to `0.0`.
         epsilon: A float >= 0, added under the root. Defaults to `1e-7`.
         centered: Whether to divide by the variance instead of the square. Defaults to `False`.
     """
@@ -316,7 +319,7 @@ class Adadelta(Optimizer):
     ('accumulated_grad', 'accumulated_delta_var')
 
     Args:
-        learning_rate: A float >= 0; `1.0` is the paper's. Defaults to `0.001`.
+        learning_rate: A float >= 0; the paper uses `1.0`. Defaults to `0.001`.
         rho: A float in [0, 1], the decay of both averages. Defaults to `0.95`.
         epsilon: A float >= 0, added under the roots. Defaults to `1e-7`.
     """
@@ -337,7 +340,7 @@ class Ftrl(Optimizer):
     Args:
         learning_rate: A float > 0. Defaults to `0.001`.
         learning_rate_power: A float <= 0. Defaults to `-0.5`, for which the engine is fastest.
-        initial_accumulator_value: A float >= 0. Where the sum of squares starts. Defaults to `0.1`.
+        initial_accumulator_value: A float >= 0, the initial sum of squares. Defaults to `0.1`.
         l1_regularization_strength: A float >= 0. Defaults to `0.0`.
         l2_regularization_strength: A float >= 0. Defaults to `0.0`.
         l2_shrinkage_regularization_strength: A float >= 0, an L2 penalty. Defaults to `0.0`.
@@ -382,14 +385,15 @@ _BY_KIND: dict[str, type[Optimizer]] = {
 
 
 def get(identifier: Optimizer | str | None) -> Optimizer | None:
-    """Returns the optimizer that `identifier` stands for, `None` for `None`.
+    """Returns the optimizer that `identifier` stands for; `None` for `None`.
 
     Example:
     >>> get("adam") == Adam()
     True
 
     Args:
-        identifier: An `Optimizer`, `None`, or a name in any case, which means all defaults.
+        identifier: An `Optimizer`, `None`, or a name in upper or lower case, for an optimizer with
+            default arguments.
     """
     if identifier is None or isinstance(identifier, Optimizer):
         return identifier
@@ -414,7 +418,7 @@ def _is_finite(value: Any) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # An int beyond all floats.
+    except OverflowError:  # An int that is too large for a float.
         return False
 
 

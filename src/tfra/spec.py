@@ -19,10 +19,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a table is: its types, its rows, which keys may enter, and how many.
+    """The one description of a table: types, rows, which keys may enter, and how many.
 
-    The JSON form is that of the engine, which checks it strictly: `engine/include/tfra/spec.h` is
-    its contract. Files carry it, so that they can be read without the program that wrote them.
+    The engine checks the JSON form strictly: `engine/include/tfra/spec.h` is its contract. Files
+    contain it, so that they can be read without the program that wrote them.
 
     Example:
     >>> import tfra
@@ -37,19 +37,20 @@ class TableSpec:
         key_dtype: `"int64"`, `"int32"` or `"string"`.
         value_dtype: The name of the dtype of values.
         scalar: Whether values have the shape of their keys, without a dimension for the row.
-        initializer: The value of keys without a row; `initializers.External` if the caller
+        initializer: The initial value of missing keys; `initializers.External` if the caller
             computes it.
         seed: The seed of the initial values.
         rule: The update rule of the optimizer, which decides the slots of a row.
         metadata: Whether keys have the time of their last write and the number of writes.
         admission: Which keys may enter, or None for all.
-        capacity: The number of keys to make room for.
+        capacity: The number of keys to reserve memory for.
         max_capacity: The number of keys that the table never exceeds, or None.
         evict_strategy: What the scores of a table with `max_capacity` are.
-        remember_counts: Whether evicted keys go on from about their former count.
-        steps_per_epoch: After how many steps the epoch of the scores is one higher; 0 for never.
-        fast_bytes: Bytes of memory for rows, or None if all of them are in memory.
-        tier_directory: Where the file of the other rows is, or None for the default.
+        remember_counts: Whether a key that returns after an eviction continues from about its
+            former count.
+        steps_per_epoch: The number of steps after which the epoch increases by one; 0 for never.
+        fast_bytes: Bytes of memory for rows, or None if all rows are in memory.
+        tier_directory: The directory of the row file, or None for the default.
     """
 
     dim: int
@@ -71,13 +72,13 @@ class TableSpec:
 
     @cached_property
     def slots(self) -> dict[str, int]:
-        """How many numbers each optimizer slot of a row has, by name, in their order."""
+        """The number of elements of each optimizer slot of a row, by name, in their order."""
         slots = _native.rule_slots(self.rule.to_json())
         return {name: 1 if scalar else self.dim for name, scalar in slots}
 
     @cached_property
     def value_bytes(self) -> int:
-        """How many bytes the value of a row has.
+        """The number of bytes of the value of a row.
 
         Raises:
             TypeError: If values are strings, which have no fixed size.
@@ -89,7 +90,7 @@ class TableSpec:
 
     @cached_property
     def row_bytes(self) -> int:
-        """How many bytes a row has, `[value | slots]`, as a `Store` keeps it.
+        """The number of bytes of a row, `[value | slots]`, in a `Store`.
 
         Raises:
             TypeError: If values are strings, which have no fixed size.
@@ -135,7 +136,7 @@ class TableSpec:
         """Returns the spec that a text in JSON describes.
 
         Raises:
-            ValueError: If the text is no JSON, or a field is missing, unknown or out of range.
+            ValueError: If the text is not JSON, or a field is missing, unknown or out of range.
         """
         config = json.loads(_native.parse_spec(text))
         bound, tiers = config.get("bound"), config.get("tiers")

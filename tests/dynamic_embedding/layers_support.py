@@ -49,13 +49,13 @@ def filled(kind: Any = None, **options: Any) -> Any:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """The array of a tensor, which must be one."""
+    """The array of a tensor; fails if it is not a tensor."""
     assert isinstance(tensor, tf.Tensor)
     return np.array(tensor.numpy(), numpy_dtype(tensor.dtype.name))
 
 
 def table_rows(layer: Any, count: int = COUNT) -> Array:
-    """The rows of the ids 0 to count - 1 as they are now."""
+    """The current rows of the ids 0 to count - 1."""
     return to_numpy(layer.params.lookup(tf.range(count, dtype=tf.int64)))
 
 
@@ -80,7 +80,7 @@ def sgd_step(layer: Any, inputs: Any, weights: Any, learning_rate: float = 0.5) 
 def dense_step(
     function: Callable[[tf.Tensor], tf.Tensor], weights: Any, learning_rate: float = 0.5
 ) -> Array:
-    """What the same step makes of `ROWS`, with an output that is a function of all of them."""
+    """The result of the same step on `ROWS`, with an output that is a function of all rows."""
     table = tf.Variable(ROWS)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(function(tf.convert_to_tensor(table)) * weights)
@@ -105,7 +105,7 @@ def model_of(*stack: Any, ids: int = 3, dtype: str = "int64") -> keras.Model:
 
 
 def raises(call: Callable[[], Any], *said: str) -> None:
-    """Checks that `call` fails for what it was given, with a message of all that is `said`."""
+    """Checks that `call` fails, with a message that contains all of `said`."""
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     message = str(caught.value).lower()

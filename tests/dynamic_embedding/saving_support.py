@@ -26,14 +26,14 @@ ODD_STRINGS = [b"", b"\0", b"\0\0", b"a", b"a\0", b"a\0b", b"\xff\xfe", b"x" * 3
 
 @dataclass(frozen=True)
 class Variant:
-    """What a model is made of."""
+    """The settings of a model."""
 
     key_dtype: str = "int64"
     value_dtype: str = "float32"
     devices: tuple[str, ...] | None = None
     optimizer: Any = keras.optimizers.Adam
     named: bool = True
-    accumulated: int = 1  # Batches for each update; STEPS may end amid them.
+    accumulated: int = 1  # Batches for each update; STEPS need not be a multiple.
 
     def ids(self, *parts: int) -> tf.Tensor:
         """Ids of the steps of each part; the second part has some of the first, and new ones."""
@@ -70,13 +70,13 @@ class Variant:
         model.fit(self.ids(part), targets.astype(np.float32), **options)
 
     def predict(self, model: keras.Model) -> np.ndarray:
-        """For the ids of both parts, of which some may not be in the tables."""
+        """Predictions for the ids of both parts, of which some may not be in the tables."""
         return model.predict(self.ids(*PARTS), verbose=0)
 
 
 VARIANTS = {
     "adam": Variant(),
-    # Clipped by the norm of all rows of a step, those that waited among them.
+    # Clipped by the norm of all rows of a step, including accumulated ones.
     "accumulating": Variant(
         optimizer=functools.partial(keras.optimizers.Adam, global_clipnorm=0.01),
         devices=("/CPU:0",) * 2,
@@ -116,7 +116,7 @@ FILES = {
 
 
 def path_of(folder: Path, variant: str, name: str) -> str:
-    """Where a variant is in a format."""
+    """The path of a variant in a format."""
     return str(folder / variant.replace(" ", "_") / FILES[name])
 
 
@@ -126,11 +126,11 @@ def tables_of(model: keras.Model) -> list[Any]:
 
 
 def state_of(model: keras.Model) -> dict[str, Any]:
-    """Everything that training changes, by its bits."""
+    """The bits of everything that training changes."""
     return {
         "tables": tables_of(model),
         "dense": [weight.tobytes() for weight in model.layers[-1].get_weights()],
-        "batches": int(model.optimizer.variables[0]),  # Its own count, of all that came.
+        "batches": int(model.optimizer.variables[0]),  # The optimizer's own count of all batches.
     }
 
 

@@ -20,7 +20,7 @@ de = tfra.dynamic_embedding
 
 KEY_DTYPES = ("int32", "int64", "string")
 VALUE_DTYPES = support.VALUE_DTYPES
-# What can be added and subtracted.
+# Types that can be added and subtracted.
 SUMMABLE_DTYPES = tuple(name for name in VALUE_DTYPES if name not in ("bool", "string"))
 KINDS = ("CuckooHashTable", "HkvHashTable")
 SHAPES: list[Shape] = [(), (0,), (1,), (7,), (2, 3), (2, 0, 3), (2, 1, 2, 2)]
@@ -46,13 +46,13 @@ def assert_tensor(tensor: Any, expected: Array) -> None:
 
 
 def as_content(keys: Array, values: Array) -> Content:
-    """Keys and their rows or scalars, the last of equal keys."""
+    """Maps keys to their rows or scalars; the last of equal keys wins."""
     row_size = math.prod(values.shape[keys.ndim :])
     return support.as_content(keys, values.reshape(keys.size, row_size))
 
 
 def content(table: Any) -> Content:
-    """Everything in a table or Variable, of which no key may be exported twice."""
+    """Everything in a table or Variable; fails if a key is exported twice."""
     keys, values = (to_numpy(tensor) for tensor in table.export())
     assert keys.ndim == 1
     assert values.shape[:1] == keys.shape
@@ -82,7 +82,7 @@ def raises(
     call: Callable[[], Any],
     *said: str | Shape,
 ) -> Exception:
-    """Checks that `call` fails, with a message of what it received and all that is `said`."""
+    """Checks that `call` fails, with a message that says what it received, and all of `said`."""
     with pytest.raises(errors) as caught:
         call()
     message = str(caught.value).lower().replace(" ", "")
@@ -110,7 +110,7 @@ class TfCase:
         return make_keys(self.key_dtype, numbers)
 
     def extreme_keys(self) -> Array:
-        """Keys at the ends of what there is."""
+        """Keys at the ends of the range of their type."""
         keys = EXTREME_KEYS[self.key_dtype]
         return support.object_array(keys, (len(keys),)).astype(numpy_dtype(self.key_dtype))
 
@@ -127,7 +127,7 @@ class TfCase:
         return self.values((), seed=12345)
 
     def defaults(self, shape: Shape | int) -> Array:
-        """As many of them as there are keys."""
+        """The default row, once for each key."""
         shape = (shape,) if isinstance(shape, int) else shape
         return np.broadcast_to(self.default(), (*shape, *self.row)).copy()
 

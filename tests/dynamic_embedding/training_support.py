@@ -90,14 +90,14 @@ class DenseRows(keras.layers.Layer):
 
 
 def rows_of(layer: Any, keys: Any = KEYS) -> Array:
-    """The rows of some keys, whether the layer is one of ours or one of Keras."""
+    """The rows of some keys, of a layer of tfra or of Keras."""
     if hasattr(layer, "params"):
         return layer.params.lookup(np.asarray(keys)).numpy()
     return layer.embeddings.numpy()[np.asarray(keys)]
 
 
 def head(seed: int = 1) -> keras.layers.Layer:
-    """The dense end of a model, in float32 whatever the policy."""
+    """The dense end of a model, always in float32."""
     start = keras.initializers.GlorotUniform(seed=seed)
     return keras.layers.Dense(1, kernel_initializer=start, dtype="float32", name="head")
 
@@ -124,7 +124,7 @@ def loop(
     batches: Iterable[Batch],
     before_step: Callable[[Any, int], None] = lambda optimizer, number: None,
 ) -> None:
-    """Trains eagerly, with nothing that Keras does in fit."""
+    """Trains eagerly, without `fit`."""
     for number, (x, y) in enumerate(batches):
         before_step(optimizer, number)
         tape_step(model, optimizer, tf.constant(x), tf.constant(y))
@@ -180,7 +180,7 @@ class Twins:
         return self
 
     def check(self, tolerance: float = 1e-5) -> None:
-        """The rows and the dense weights of both are the same, and none is as it was."""
+        """Checks that both have the same rows and dense weights, and that all of them changed."""
         for layer, dense, initial in zip(self.layers, self.dense_layers, self.initial, strict=True):
             rows, expected = rows_of(layer), rows_of(dense)
             assert np.abs(expected - initial).mean() > 10 * tolerance, "not trained"
@@ -205,7 +205,7 @@ def as_dense(gradient: tf.IndexedSlices, keys: Array) -> Array:
 
 
 class Inertia(keras.optimizers.Optimizer):
-    """An optimizer as a user writes one, with two slots, of which one does not start at zero."""
+    """An optimizer like one of a user, with two slots, one of which does not start at zero."""
 
     def __init__(self, learning_rate: Any = 0.05, inertia: float = 0.9, **options: Any) -> None:
         super().__init__(learning_rate=learning_rate, **options)
@@ -233,7 +233,7 @@ class Inertia(keras.optimizers.Optimizer):
 
 
 class Careless(keras.optimizers.Optimizer):
-    """An optimizer whose author did not write `get_config`, with a setting nobody can see."""
+    """An optimizer without `get_config`, with a setting that is not in its config."""
 
     def __init__(self, learning_rate: Any = 0.05, strength: float = 1.0, **options: Any) -> None:
         super().__init__(learning_rate=learning_rate, **options)
@@ -245,7 +245,7 @@ class Careless(keras.optimizers.Optimizer):
 
 
 class HalfAdam(keras.optimizers.Adam):
-    """Adam with the step of a user."""
+    """A subclass of Adam with its own update_step."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         super().update_step(gradient, variable, ops.multiply(learning_rate, 0.5))

@@ -17,7 +17,7 @@ import tfra
 from support import assert_identical, make_keys, run_python, sorted_export
 from tfra import optimizers
 
-SECONDS = 0.7  # How long races are given to happen.
+SECONDS = 0.7  # The time in which races can happen.
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def progress_during(call: Callable[[], Any]) -> int:
 
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=measure)
-    # The interpreter takes the GIL from nobody now: threads switch only where it is given up.
+    # The interpreter does not switch threads by itself now: only a release of the GIL does.
     sys.setswitchinterval(1000)
     try:
         thread.start()
@@ -286,7 +286,7 @@ def test_exports_have_every_lasting_key_once_while_others_are_evicted(
             assert sorted(key for key in keys if key in expected) == sorted(expected)
     assert table.stats().evictions > 0
     exported = EXPORTS[export](table).tolist()
-    assert len(exported) == len(set(exported)) == len(table) <= 4000  # Now that nobody writes.
+    assert len(exported) == len(set(exported)) == len(table) <= 4000  # No thread writes any more.
 
 
 def test_everything_at_once_keeps_the_table_whole() -> None:

@@ -1,4 +1,4 @@
-"""What a table with rules does, in plain Python: for the tests of random histories."""
+"""A model of a table with upkeep and admission, in plain Python, for tests with random calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import Array, as_content
 
 Usage = tuple[int, int]  # The time of the last write, and the number of writes.
 
-# Figures that the model keeps.
+# The figures that the model counts.
 FIGURES = (
     "inserts",
     "updates",
@@ -135,7 +135,7 @@ class TableModel:
 
 
 def content(keys: Array, values: Array, slots: dict[str, Array], usage: Any) -> dict[Any, Any]:
-    """What is known of each key, to be compared."""
+    """The state of each key, for comparisons."""
     parts = [as_content(keys, part) for part in (values, *(slots[name] for name in sorted(slots)))]
     return {key: ([part[key] for part in parts], usage[key]) for key in keys.tolist()}
 
@@ -149,14 +149,14 @@ def table_content(table: tfra.Table) -> dict[Any, Any]:
 
 
 def waiting_of(table: tfra.Table) -> dict[Any, Usage]:
-    """The keys that wait to enter."""
+    """The waiting keys."""
     state = table.admission_state()
     pairs = [tuple(pair) for pair in state["seen"].tolist()]
     return dict(zip(state["keys"].tolist(), pairs, strict=True))
 
 
 def is_a_best(kept: set[Any], before: dict[Any, Usage], keep: int, by: str) -> bool:
-    """Whether `kept` are the `keep` best of `before`; equal ones may stand in for one another."""
+    """Whether `kept` are the `keep` best of `before`; any of equally good keys may stay."""
     order = rank(by)
     best = sorted(before.values(), key=order, reverse=True)[:keep]
     return kept <= set(before) and sorted(order(before[k]) for k in kept) == sorted(

@@ -1,4 +1,4 @@
-"""`accum`: adds to rows that are there, inserts those that are not, as the caller expected them."""
+"""`accum`: adds to existing rows and inserts missing ones, if `exists` is right."""
 
 from __future__ import annotations
 

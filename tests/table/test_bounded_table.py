@@ -1,4 +1,4 @@
-"""tfra.Table with a bound: who stays, who goes, and what is counted."""
+"""tfra.Table with a bound: which keys stay, which are evicted, and what is counted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_random_histories_against_an_exact_reference(
             assert dict(zip(evicted.keys.tolist(), evicted.scores.tolist(), strict=True)) == gone
             assert rows_of(table) == model.rows
             assert scores_of(table) == model.scores
-        # Of equal scores any may have gone: the scores that stay are the same all the same.
+        # Any of the keys with equal scores may be evicted, but the remaining scores are the same.
         assert sorted(scores_of(table).values()) == sorted(model.scores.values())
         assert set(scores_of(table)) <= set(before) | set(keys.tolist())
         # From here on both hold the same keys again.
@@ -119,7 +119,7 @@ def test_lfu_keeps_the_most_frequent_of_a_zipf_stream(capacity: int) -> None:
     rng = np.random.default_rng(1)
     distinct = 10 * capacity
     weights = 1 / np.arange(1, distinct + 1) ** 1.05
-    names = rng.permutation(distinct)  # Frequency has nothing to do with the number.
+    names = rng.permutation(distinct)  # Keys are numbered without regard to their frequency.
     stream = names[rng.choice(distinct, 100 * capacity, p=weights / weights.sum())]
     table = tfra.Table(1, max_capacity=capacity, evict_strategy="lfu")
     for keys in np.array_split(stream, 100):
@@ -172,7 +172,7 @@ def test_scores_of_the_caller() -> None:
     )
     assert rejected.tolist() == [True, False]
     assert [part.tolist() for part in evicted] == [[2], [[2.0]], [5]]
-    table.upsert([1], [[9.0]])  # Keeps its score.
+    table.upsert([1], [[9.0]])  # The key keeps its score.
     assert scores_of(table) == {1: big, 3: 7, 5: 6}
     table.assign([3, 99], [[8.0], [8.0]], scores=[1, 1])
     assert (scores_of(table)[3], rows_of(table)[3], len(table)) == (1, (8.0,), 3)

@@ -1,4 +1,4 @@
-"""What a table shows of itself: one line, a table of HTML, its first rows."""
+"""How a table is displayed: one line, a table of HTML, its first rows."""
 
 from __future__ import annotations
 

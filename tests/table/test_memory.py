@@ -1,4 +1,4 @@
-"""What a table says of its memory, against what the operating system says of the process."""
+"""The memory that a table reports, against the memory of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not reach the engine's bindings, and the lists that Python takes from the engine."""
+"""Arguments that must not reach the bindings, and lists that Python takes from the engine."""
 
 from __future__ import annotations
 

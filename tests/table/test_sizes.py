@@ -134,7 +134,7 @@ NUMBERS: list[tuple[str, Number]] = [
 
 
 def test_every_number() -> None:
-    # In a process of its own, with little memory: what it printed last is what it died of.
+    # Runs in its own process with little memory. If it dies, the last printed line says why.
     here = Path(__file__).parent
     printed = run_python(
         """

@@ -31,7 +31,7 @@ def test_a_key_that_waits_has_its_initial_row_and_its_gradients_are_dropped() ->
         train(table, np.array([7, 8, 7]))
         assert table.lookup([7, 8]).tolist() == [[1.0], [1.0]]
         assert (len(table), table.stats().refused) == (0, 2 * (step + 1))
-    train(table, np.array([7, 7]))  # The gradient that brings it in counts, equal keys summed.
+    train(table, np.array([7, 7]))  # Its gradients are summed and applied.
     assert table.lookup([7, 8]).tolist() == [[0.0], [1.0]]
     assert table.export()[0].tolist() == [7]
     assert table.stats().waiting == 1
@@ -56,7 +56,7 @@ def test_keys_written_by_hand_enter_and_wait_no_longer() -> None:
     assert sorted(table.export()[0].tolist()) == [7, 8, 9]
     assert table.stats().waiting == 0
     table.remove([7, 8])
-    train(table, np.array([7, 8]))  # Seen once, since they left.
+    train(table, np.array([7, 8]))  # The keys were seen once since they left.
     train(table, np.array([7, 8]))
     assert table.export()[0].tolist() == [9]
     train(table, np.array([7, 8]))
@@ -226,7 +226,7 @@ def test_keys_that_wait_expire_and_are_cleared() -> None:
     assert table.expire() == 0
     assert table.admission_state()["keys"].tolist() == [2]
     assert table.admission_state()["seen"].tolist() == [[105, 1]]
-    assert table.stats().expirations == 0  # They had not entered.
+    assert table.stats().expirations == 0  # These keys had not entered.
     table.clear()
     assert table.stats().waiting == 0
 

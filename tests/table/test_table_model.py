@@ -24,7 +24,7 @@ from support import (
 )
 
 DIM = 3
-# Few keys, so that most calls meet keys that are there and keys that repeat.
+# Few keys, so that most calls have existing keys and repeated keys.
 KEY_NUMBERS = st.lists(st.integers(-2, 9), max_size=12)
 SEEDS = st.integers(0, 50)
 

@@ -1,4 +1,4 @@
-"""`tfra.Table`: which rows leave and what is known of them, against a model in plain Python."""
+"""`tfra.Table`: restrict, expire and metadata, against a model in plain Python."""
 
 from __future__ import annotations
 

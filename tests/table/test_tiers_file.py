@@ -24,7 +24,7 @@ def files_in(directory: Path, process: int | str = "self") -> list[str]:
     for link in Path(f"/proc/{process}/fd").iterdir():
         try:
             target = os.readlink(link)
-        except OSError:  # It was closed meanwhile.
+        except OSError:  # The file was closed meanwhile.
             continue
         if target.startswith(str(directory)):
             found.append(target)
@@ -126,11 +126,11 @@ def test_memory_stays_within_the_budget() -> None:
     assert size == 400_000
     assert grown < 1.15 * (budget + index) + 16_000_000
     grown, index, size = map(int, run_python(code.replace("FAST", "None")).split())
-    assert grown > 80_000_000  # The test can see what it is about: the rows have 102 MB.
+    assert grown > 80_000_000  # The rows have 102 MB, so the test would notice them.
 
 
-# --- Full disks. Rows of the time before are whole, the failed call changed nothing, and the table
-# goes on once there is room.
+# --- Full disks: earlier rows are intact, the failed call changed nothing, and the table continues
+# to work once there is space.
 
 FULL = """
 import sys

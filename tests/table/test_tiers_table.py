@@ -214,7 +214,7 @@ def test_hits_of_both_levels() -> None:
     write(table, 1000)
     before = table.stats()
     table.lookup(np.arange(1000))
-    table.lookup(np.arange(1000, 2000))  # Not there: on no level.
+    table.lookup(np.arange(1000, 2000))  # A missing key counts in neither tier.
     stats = table.stats()
     assert stats.hits - before.hits == 1000
     fast, slow = stats.fast_hits - before.fast_hits, stats.slow_hits - before.slow_hits
@@ -286,7 +286,7 @@ def test_sums_are_exact_when_many_threads_add() -> None:
             some = rng.permutation(keys)
             table.accum(some, np.ones((800, 4), np.float32), np.ones(800, bool))
             rows = table.lookup(some[:100])
-            assert (rows == rows[:, :1]).all()  # No row is half of one and half of another.
+            assert (rows == rows[:, :1]).all()  # No row is a mix of two writes.
 
     try:
         with ThreadPoolExecutor(threads) as pool:

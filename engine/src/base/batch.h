@@ -1,4 +1,4 @@
-// How one call's keys are spread over threads, and how one thread goes through its share.
+// How the keys of one call are split over threads, and how one thread goes through its keys.
 #pragma once
 
 #include <algorithm>
@@ -8,27 +8,27 @@
 
 #include "tfra/thread_pool.h"
 
-// For what a loop calls: a closure that is not inlined keeps everything it uses in memory.
+// Inlines a lambda that a hot loop calls. Otherwise all variables that it captures stay in memory.
 #define TFRA_INLINE __attribute__((always_inline))
 
 namespace tfra {
 
-// Prefetches the cache lines of [start, start + bytes). Always inlined: GCC takes a function that
-// only prefetches for one without effect, and drops the calls.
+// Prefetches the cache lines of [start, start + bytes). Always inlined: GCC assumes that a function
+// that only prefetches has no effect, and removes calls of it.
 template <bool kForWrite>
 [[gnu::always_inline]] inline void Prefetch(const std::byte* start, size_t bytes) {
   if (bytes == 0) return;
   for (size_t offset = 0; offset < bytes; offset += 64) {
     __builtin_prefetch(start + offset, kForWrite);
   }
-  // What does not start with a line may end with one more: callers' arrays rarely start with one.
+  // A range that does not start at a cache line may touch one more line at its end.
   if (reinterpret_cast<uintptr_t>(start) % 64 + (bytes - 1) % 64 >= 64) {
     __builtin_prefetch(start + bytes - 1, kForWrite);
   }
 }
 
-// Calls body(std::integral_constant) with the number of bytes of a row, if it is one of the common
-// ones, and with 0 for all others: loops for a size known to the compiler are shorter.
+// Calls body(std::integral_constant) with the number of bytes of a row if that is a common number,
+// and with 0 otherwise. The compiler makes faster loops for a constant size.
 template <typename Body>
 decltype(auto) WithRowBytes(size_t bytes, Body&& body) {
   switch (bytes) {
@@ -45,7 +45,7 @@ decltype(auto) WithRowBytes(size_t bytes, Body&& body) {
   }
 }
 
-// Fewer keys than this per thread are not worth waking one.
+// A thread is woken only if it gets at least this many keys.
 inline constexpr size_t kMinKeysPerThread = 4096;
 
 inline size_t ThreadsFor(size_t n) {
@@ -56,25 +56,26 @@ inline size_t ThreadsFor(size_t n) {
 template <typename Body>
 void ForEachPart(size_t n, Body&& body) {
   const size_t threads = ThreadsFor(n);
-  // Several per thread, so that one whose CPU is busy elsewhere does less.
+  // Several parts per thread, so that a thread on a busy CPU does fewer of them.
   const size_t parts = threads == 1 ? 1 : std::min(4 * threads, n / kMinKeysPerThread);
   ParallelFor(parts, threads, [&](size_t part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
-// Searching a batch takes it through two loops, a block of keys at a time: one finds where keys
-// are, the other uses what is there. Each fetches what it needs some keys ahead, and nothing else:
-// CPUs have room for some twenty to fifty cache misses under way, and may drop prefetches beyond
-// those (docs/engine-experiments.md).
+// A batch is searched in blocks of keys, and each block in two loops: the first finds the rows of
+// the keys, the second uses the rows. Each loop prefetches only what it needs itself, some keys
+// ahead: a CPU handles twenty to fifty cache misses at a time, and may drop prefetches beyond that
+// (docs/engine-experiments.md).
 inline constexpr size_t kBlockKeys = 512;
 inline constexpr size_t kFindAhead = 96;
 
-// How many keys ahead so many bytes each are fetched: what is under way must stay in the caches.
+// How many keys ahead to prefetch rows of `bytes` bytes, so that prefetched rows stay in the caches
+// until they are used.
 [[gnu::always_inline]] inline size_t UseAhead(size_t bytes) {
   constexpr size_t kBytesAhead = 12 << 10;
   return std::clamp<size_t>(kBytesAhead / std::max<size_t>(bytes, 1), 16, kFindAhead);
 }
 
-// Calls use(i) for [begin, end), and fetch(i) for the same keys, so many before.
+// Calls use(i) for each i of [begin, end), and fetch(i) `ahead` calls earlier.
 template <typename Fetch, typename Use>
 [[gnu::always_inline]] inline void FetchAhead(size_t ahead, size_t begin, size_t end, Fetch&& fetch,
                                               Use&& use) {
@@ -86,8 +87,8 @@ template <typename Fetch, typename Use>
   }
 }
 
-// Runs both loops over [0, n): locate(i) prefetches what find(i) reads, fetch(i) what use(i) does,
-// so many keys ahead. What they know of key i is kept at i % kBlockKeys.
+// Runs both loops over [0, n): locate(i) prefetches what find(i) reads, and fetch(i) prefetches
+// what use(i) reads. Callers keep the data of key i at index i % kBlockKeys of their arrays.
 template <typename Locate, typename Find, typename Fetch, typename Use>
 [[gnu::always_inline]] inline void FindThenUse(size_t n, size_t use_ahead, Locate&& locate,
                                                Find&& find, Fetch&& fetch, Use&& use) {

@@ -1,4 +1,5 @@
-// How calls of the engine report that memory ran out, and which of several failures they report.
+// How calls of the engine report that memory ran out, and which failure they report if several
+// threads fail.
 #pragma once
 
 #include <mutex>

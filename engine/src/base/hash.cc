@@ -12,7 +12,7 @@ uint64_t RandomSeed() {
     std::random_device device;
     for (int tries = 0; seed == 0 && tries < 4; ++tries) seed = uint64_t{device()} << 32 | device();
   } catch (const std::exception&) {
-    // No source of random numbers: the clock and an address are hard to guess as well.
+    // There is no source of random numbers. The clock and an address are hard to guess too.
   }
   if (seed != 0) return seed;
   const auto now = std::chrono::high_resolution_clock::now().time_since_epoch().count();

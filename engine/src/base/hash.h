@@ -1,5 +1,5 @@
-// Hashes of keys. Their values decide where a key lives and what its initial row is, so they are
-// the same on every platform and pinned by golden tests: changing one is a change of behaviour.
+// Hashes of keys. A hash decides where a key is in the index and what its initial row is. So hashes
+// are the same on every platform, and golden tests pin them: changing one changes behaviour.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ constexpr uint64_t MixInt64(uint64_t x) {
   return x;
 }
 
-// The two halves of the 128-bit product a * b, xored, from 32-bit limbs.
+// The two halves of the 128-bit product a * b, combined by xor. Computed from 32-bit halves.
 constexpr uint64_t FoldMultiplyPortable(uint64_t a, uint64_t b) {
   const uint64_t a_low = a & 0xFFFFFFFFu, a_high = a >> 32;
   const uint64_t b_low = b & 0xFFFFFFFFu, b_high = b >> 32;
@@ -50,16 +50,16 @@ inline constexpr uint64_t kPi[4] = {0x243F6A8885A308D3u, 0x13198A2E03707344u, 0x
 
 template <typename Word>
 uint64_t LoadLittleEndian(const char* data) {
-  Word key_bits;
-  std::memcpy(&key_bits, data, sizeof(key_bits));
+  Word loaded;
+  std::memcpy(&loaded, data, sizeof(loaded));
   if constexpr (std::endian::native == std::endian::big) {
     uint64_t swapped = 0;
     for (size_t i = 0; i < sizeof(Word); ++i) {
-      swapped = (swapped << 8) | ((key_bits >> (8 * i)) & 0xFFu);
+      swapped = (swapped << 8) | ((loaded >> (8 * i)) & 0xFFu);
     }
     return swapped;
   }
-  return key_bits;
+  return loaded;
 }
 
 struct SipState {
@@ -76,17 +76,17 @@ struct SipState {
     v3 = std::rotl(v3, 21) ^ v0;
     v2 = std::rotl(v2, 32);
   }
-  [[gnu::always_inline]] void Absorb(uint64_t key_bits) {
-    v3 ^= key_bits;
+  [[gnu::always_inline]] void Absorb(uint64_t block) {
+    v3 ^= block;
     Round();
     Round();
-    v0 ^= key_bits;
+    v0 ^= block;
   }
 };
 
 }  // namespace hash_internal
 
-// SipHash-2-4 (Aumasson and Bernstein) of `size` bytes, any of them zero. TensorFlow's
+// SipHash-2-4 (Aumasson and Bernstein) of `size` bytes, which may be zero bytes. TensorFlow's
 // `tf.strings.to_hash_bucket_strong` computes the same function, modulo its number of buckets.
 inline uint64_t SipHash(uint64_t key0, uint64_t key1, const char* data, size_t size) {
   using namespace hash_internal;
@@ -94,7 +94,7 @@ inline uint64_t SipHash(uint64_t key0, uint64_t key1, const char* data, size_t s
                  key1 ^ 0x7465646279746573u};
   const char* const end = data + size / 8 * 8;
   for (; data < end; data += 8) state.Absorb(LoadLittleEndian<uint64_t>(data));
-  // The last zero to seven bytes, below the lowest byte of the size.
+  // The last block: the lowest byte of the size on top, and below it the last zero to seven bytes.
   uint64_t last = uint64_t{size} << 56;
   size_t rest = size % 8, shift = 0;
   if (rest >= 4) {
@@ -110,19 +110,19 @@ inline uint64_t SipHash(uint64_t key0, uint64_t key1, const char* data, size_t s
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
-// The key of HashBytes, a constant: what is made of string keys must not change between processes.
-// It is public, so strings can still be searched for whose hashes share some bits (SeededOrder
-// deals with these), but not for many that share all 64.
+// The key of HashBytes. It is constant, because the hash of a string must be the same in every
+// process. It is public, so an attacker can search for strings whose hashes share some bits
+// (SeededOrder deals with these), but cannot find many whose hashes are equal.
 inline constexpr uint64_t kStringHashKey[2] = {hash_internal::kPi[0], hash_internal::kPi[1]};
 
-// The 64 bits that stand for a string key. Version 2: strings could be made to collide in the first
-// function. Changing it changes the initial rows of string keys, and makes saved Bloom filters of
-// string keys useless.
+// The key_bits of a string key. This is version 2: for the function before it, anybody could make
+// strings that collide. Changing it changes the initial rows of string keys, and makes saved Bloom
+// filters of string keys useless.
 inline uint64_t HashBytes(const char* data, size_t size) {
   return SipHash(kStringHashKey[0], kStringHashKey[1], data, size);
 }
 
-// A function of hashes that cannot be predicted without the seed. Not a bijection.
+// A function of a hash whose result nobody can predict without the seed. Not a bijection.
 constexpr uint64_t SeededOrder(uint64_t hash, uint64_t seed) {
   using hash_internal::kPi;
   return FoldMultiply(FoldMultiply(hash ^ seed, std::rotl(seed, 32) ^ kPi[2]) ^ kPi[3], seed | 1);

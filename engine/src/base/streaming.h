@@ -1,5 +1,5 @@
-// Stores past the caches: whole cache lines are written without being fetched first. They are not
-// ordered with other stores unless a fence does it.
+// Stores that bypass the caches: they write whole cache lines without reading them first. Only a
+// fence orders them with other stores.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace tfra {
 #ifdef TFRA_STREAMS
 inline constexpr bool kStreams = true;
 
-// REQUIRES: `to` is at the start of a cache line, and `bytes` are whole ones.
+// REQUIRES: `to` is at the start of a cache line, and `bytes` is a multiple of a cache line.
 [[gnu::always_inline]] inline void StreamBytes(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += sizeof(__m128i)) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
@@ -24,7 +24,7 @@ inline constexpr bool kStreams = true;
   }
 }
 
-// All stores before it are seen before any store after it.
+// Other threads see all stores before the fence before any store after it.
 inline void StreamFence() { _mm_sfence(); }
 #else
 inline constexpr bool kStreams = false;

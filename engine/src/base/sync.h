@@ -1,10 +1,9 @@
-// The two halves of optimistic reading: writers mark a bucket while they change it or its rows,
-// readers copy a row without a lock and afterwards check that the bucket did not change meanwhile.
+// Optimistic reading. Writers mark a bucket while they change it or its rows. Readers copy a row
+// without a lock, and then check that its bucket has not changed meanwhile.
 //
-// Row bytes are therefore read while they may be written, and the copy is thrown away when they
-// were. That is fine for the hardware but a data race for the language, and for ThreadSanitizer;
-// so under the sanitizer, and only there, row bytes are moved by atomic loads and stores of 4 bytes
-// and edited in a copy.
+// So a reader may read a row while another thread writes it; it then discards the copy. Hardware
+// allows this, but it is a data race for the language and for ThreadSanitizer. Only under the
+// sanitizer, rows are therefore copied by atomic loads and stores of 4 bytes, and edited in a copy.
 #pragma once
 
 #include <atomic>
@@ -34,7 +33,7 @@ inline void CpuRelax() {
 #endif
 }
 
-// Waits a little longer each time; gives the CPU away when the holder has probably lost it.
+// Waits for another thread: first spins, later yields the CPU, which the other thread may need.
 class Backoff {
  public:
   void Wait() {
@@ -49,7 +48,7 @@ class Backoff {
   int rounds_ = 0;
 };
 
-// Copies without a call where it can: most rows are one to eight cache lines.
+// Copies without calling memcpy if it can: most rows are one to eight cache lines.
 [[gnu::always_inline]] inline void CopyBytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes % 64 != 0) {
     std::memcpy(to, from, bytes);
@@ -57,7 +56,8 @@ class Backoff {
   }
   for (size_t i = 0; i < bytes; i += 64) {
     std::memcpy(to + i, from + i, 64);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // Keeps it from becoming a call again.
+    // Without the fence, the compiler would turn the loop into a call of memcpy.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 }
 
@@ -74,8 +74,8 @@ inline void LoadRow(std::byte* to, const std::byte* from, size_t bytes) {
 inline void AcquireFence() {}
 inline void ReleaseFence() {}
 
-// Runs edit(row) so that readers of the row are not raced with. REQUIRES: inside BeginWrite and
-// EndWrite of the row's bucket, or the row is not in the index.
+// Runs edit(row) without a data race with readers of the row. REQUIRES: the call is between
+// BeginWrite and EndWrite of the row's bucket, or the row is not in the index.
 template <typename Edit>
 void EditRow(std::byte* row, size_t stride, Edit&& edit) {
   thread_local std::vector<uint64_t> buffer;

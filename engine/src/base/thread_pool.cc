@@ -19,8 +19,8 @@
 namespace tfra {
 namespace {
 
-// Calls come in quick succession, and waking a thread that sleeps takes as long as a thousand keys:
-// whoever waits looks around for some ten microseconds before it goes to sleep.
+// Waking a sleeping thread takes as long as a thousand keys, and calls follow each other quickly.
+// So a thread that waits spins for about ten microseconds before it sleeps.
 template <typename Condition>
 bool SpinUntil(Condition&& condition) {
   constexpr int kSpins = 400;
@@ -62,7 +62,7 @@ struct Job {
 
 class ThreadPool {
  public:
-  // Workers are started when first needed and stay: a larger pool only grows.
+  // Workers are started when they are first needed, and never end.
   void Submit(const std::shared_ptr<Job>& job, size_t helpers) {
     job->helpers_wanted = helpers;
     {
@@ -71,7 +71,7 @@ class ThreadPool {
         try {
           std::thread([this] { Loop(); }).detach();
         } catch (const std::system_error&) {
-          break;  // No more threads to be had: the ones there are, and the caller, do the work.
+          break;  // No more threads can be started: the caller and the running workers do the work.
         }
         ++workers_;
       }
@@ -120,11 +120,11 @@ class ThreadPool {
   std::deque<std::shared_ptr<Job>> jobs_;  // Guarded by mutex_.
   size_t workers_ = 0;                     // Guarded by mutex_.
   size_t sleepers_ = 0;                    // Guarded by mutex_.
-  std::atomic<size_t> waiting_jobs_{0};    // The size of jobs_, to be looked at without the mutex.
+  std::atomic<size_t> waiting_jobs_{0};    // The size of jobs_, to be read without the mutex.
 };
 
-// Made when the library is loaded (fork.cc). Never destroyed: threads may be at work while the
-// process ends.
+// Created when the library is loaded (process/fork.cc). Never destroyed: threads may still run
+// while the process ends.
 std::atomic<ThreadPool*> the_pool{nullptr};
 
 int DefaultThreads() {
@@ -139,9 +139,10 @@ int DefaultThreads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::atomic<int> thread_count{0};  // 0: nobody has asked yet.
+std::atomic<int> thread_count{0};  // 0: not set yet.
 
-thread_local const std::function<bool()>* stop_scope = nullptr;  // Of the StopScope, or null.
+// The stop() of the innermost StopScope of this thread, or null.
+thread_local const std::function<bool()>* stop_scope = nullptr;
 
 void RunTasks(size_t count, size_t threads, const std::function<void(size_t)>& task) {
   threads = std::min({count, threads, static_cast<size_t>(NumThreads())});
@@ -167,7 +168,7 @@ void StartThreadPool() { the_pool.store(new ThreadPool); }
 int NumThreads() {
   int threads = thread_count.load(std::memory_order_relaxed);
   if (threads > 0) return threads;
-  // The first calls may come from several threads at once; a number that was set meanwhile stays.
+  // Several threads may make the first call at once. A number that was set meanwhile is kept.
   const int first = DefaultThreads();
   return thread_count.compare_exchange_strong(threads, first) ? first : threads;
 }
@@ -181,7 +182,7 @@ StopScope::~StopScope() { stop_scope = around_; }
 void ParallelFor(size_t count, size_t threads, const std::function<void(size_t)>& task) {
   const std::function<bool()>* const stop = stop_scope;
   if (stop == nullptr) return RunTasks(count, threads, task);
-  const StopScope outside(nullptr);  // The tasks, and stop() itself, are not stopped.
+  const StopScope outside(nullptr);  // Calls inside of the tasks and of stop() are not stopped.
   const std::thread::id caller = std::this_thread::get_id();
   std::atomic<bool> stopped{false};
   RunTasks(count, threads, [&](size_t i) {

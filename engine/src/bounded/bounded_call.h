@@ -33,7 +33,7 @@ struct Evicted {
   std::vector<SlowRow> slow;  // The rows among them that are in the file.
 };
 
-// The next of the equal keys that an Op takes as one.
+// The next of the equal keys that an Op writes as one key.
 template <typename Op>
 uint32_t NextEqual(const Op& op, size_t i) {
   if constexpr (requires { op.next; }) {
@@ -43,7 +43,7 @@ uint32_t NextEqual(const Op& op, size_t i) {
   }
 }
 
-// Adds key i, and the equal keys that the Op takes as one with it, to the occurrences of a key.
+// Adds key i, and the equal keys that the Op writes together with it, to the occurrences of a key.
 template <typename Op>
 void AddOccurrences(const Scoring& scoring, const Op& op, size_t i,
                     Scoring::Occurrences* occurrences) {
@@ -60,7 +60,7 @@ void AddOccurrences(const Scoring& scoring, const Op& op, size_t i,
                  std::min(buckets, array.count - bucket) * kBucketEntries * sizeof(*first));
 }
 
-// UpdateRow, and renews the score. REQUIRES: the stripe's mutex.
+// Like UpdateRow; also renews the score. REQUIRES: the stripe's mutex.
 template <typename Op>
 [[gnu::always_inline]] inline void UpdateEntry(const TableState& state, const BoundedCall& call,
                                                const BucketArray& array, size_t i,

@@ -62,8 +62,8 @@ Status BoundedInserter<Keys, Op>::InsertChain(uint32_t i) {
   const uint64_t hash = Keys::Hash(bits[i]);
   Stripe& stripe = state_.StripeFor(hash);
   Stripe::Entry entry;
-  // Another thread may have inserted the key since, or this call an equal key that is not chained
-  // to it.
+  // Since the key was not found, another thread may have inserted it, or this call may have
+  // inserted an equal key that is not in the same chain.
   if (!still_missing_) entry = finder_.FindEntry(stripe, bits, i);
   if (entry) {
     std::byte* row;
@@ -128,8 +128,8 @@ Status BoundedInserter<Keys, Op>::InsertScored(size_t i, uint64_t score, uint32_
   if (state_.bounds->CountInsert(StripeOf(hash)) % kKeysPerLock == 0 || stripe.NeedsReseed()) {
     const uint64_t seed = stripe.array()->seed;
     stripe.Tidy();
-    // An eviction of an exact table looks at all buckets. After its keys came stripe by stripe, a
-    // stripe may have far too many buckets.
+    // An eviction of an exact table looks at all buckets. If keys came stripe by stripe, a stripe
+    // may have far more buckets than it needs.
     if (state_.bounds->exact() && stripe.size() < stripe.limit() / 4) {
       (void)stripe.Rebuild(stripe.size()).ok();
     }
@@ -149,7 +149,7 @@ Status BoundedInserter<Keys, Op>::InsertScored(size_t i, uint64_t score, uint32_
     const Candidate lowest = LowestCandidate(hash);
     if (!lowest.entry || score < lowest.score) return Status::Ok();
     if (lowest.stripe != StripeOf(hash)) TFRA_RETURN_IF_ERROR(stripe.Grow(stripe.size() + 1));
-    // In a tiered table the row may be in the file.
+    // In a tiered table the row of the evicted key may be in the file, so take another row.
     if (state_.tiers != nullptr) TFRA_RETURN_IF_ERROR(state_.TakeRow(&stripe, &row_id));
     uint32_t left;
     try {

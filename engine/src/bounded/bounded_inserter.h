@@ -12,8 +12,8 @@ namespace tfra {
 template <typename Keys, typename Op>
 class BoundedInserter {
  public:
-  // evicted: filled if the call reports evicted rows. still_missing: the thread has held the mutex
-  // since the keys were not found.
+  // evicted: filled if the call reports evicted rows. still_missing: the thread has held the
+  // mutexes since it did not find the keys, so they need not be searched again.
   BoundedInserter(const TableState& state, const BoundedCall& call, Op* op, Tally* tally,
                   Evicted* evicted, bool still_missing = false)
       : state_(state),
@@ -45,7 +45,7 @@ class BoundedInserter {
   Evicted* const evicted_;
   const bool still_missing_;
 
-  // The lowest candidate of the present key, found some keys ahead, and the array it was found in.
+  // The lowest candidate of the present key, which was found some keys earlier, and its array.
   Candidate likely_ = {};
   const BucketArray* likely_in_ = nullptr;
   uint64_t lowest_since_ = kNoScore;  // The lowest score that was inserted since.

@@ -11,11 +11,11 @@
 namespace tfra {
 namespace {
 
-// Calls of so many keys go stripe by stripe if most of the keys are new.
+// Calls of at least this many keys go stripe by stripe if most of the keys are new.
 constexpr size_t kManyKeys = 8192;
 
-// If a stripe has at most so many keys of a call, its mutex is held from finding them to inserting
-// them. A call of 65,536 keys has fewer, unless its keys are very uneven.
+// If a call has at most this many keys of a stripe, the stripe's mutex is held from finding them to
+// inserting them. A call of 65,536 keys has fewer, unless its keys are spread very unevenly.
 constexpr size_t kMostAtOnce = kKeysPerLock + kKeysPerLock / 4;
 
 // Keeps the first of equal keys, and chains the others to it.
@@ -45,7 +45,8 @@ Status BoundedWriter<Keys, Op>::Write(const Scores& scores) {
   std::vector<std::vector<uint32_t>> missing(groups_.groups());
   std::atomic<size_t> missing_keys{0};
   std::vector<Evicted> evicted(groups_.groups());
-  // No key is evicted, unless other threads take the room: keys can be inserted as they come.
+  // If there is room for all keys, none is evicted, unless other threads take the room: new keys
+  // can be inserted at once.
   const bool at_once =
       !state_.bounds->exact() && !Admits(state_, prototype_) &&
       state_.bounds->RoomFor(state_.stripes.get(), groups_.stripe_keys()) == Room::kForAll;
@@ -135,7 +136,7 @@ Status BoundedWriter<Keys, Op>::InsertMissing(BoundedCall* call,
   size_t total = 0;
   for (const std::vector<uint32_t>& keys : missing) total += keys.size();
   if (total == 0) return Status::Ok();
-  // Each stripe evicts its own keys, and going stripe by stripe uses the caches better. Only if
+  // Each stripe evicts its own keys, and going stripe by stripe uses the caches better. But if
   // stripes compete for the last room, or if the table is exact, one thread goes through all keys
   // in batch order, so that the result does not depend on the number of threads.
   std::array<uint64_t, kStripes> more{};
@@ -152,7 +153,7 @@ Status BoundedWriter<Keys, Op>::InsertMissing(BoundedCall* call,
     }
   }
   if (together) std::sort(lists[0].begin(), lists[0].end());
-  // Admission sees equal keys as one.
+  // Admission counts equal keys of a call once, so they must be chained.
   if (!call->has_room || Admits(state_, prototype_))
     call->next.reset(new uint32_t[call->bits.size()]);
   SharedStatus result;
@@ -244,7 +245,7 @@ Status BoundedWriter<Keys, Op>::UpdateKeys(const BoundedCall& call, const uint32
   finder.template Probes<Op::kChangesRows ? Access::kRow : Access::kEntry>(
       bits.data(), count, op->row_bytes(), [=](size_t k) TFRA_INLINE { return order[k]; }, fetch,
       visit, late);
-  // Keys that were decided late are at the end: restore batch order.
+  // Keys for which late() was called are at the end: restore batch order.
   const auto begin = missing->begin() + static_cast<std::ptrdiff_t>(known);
   const auto later = std::is_sorted_until(begin, missing->end());
   std::sort(later, missing->end());

@@ -23,15 +23,15 @@ class BoundedWriter {
         new_keys_(new_keys),
         report_(report) {}
 
-  // Once, after room was made.
+  // Call this once, after InsertRoom::Make.
   Status Write(const Scores& scores);
 
  private:
-  // Writes to a full table many keys of which most are new.
+  // Writes many keys, of which most are new, to a full table.
   Status WriteFull(BoundedCall* call);
-  // Inserts missing keys, several lists of them.
+  // Inserts several lists of missing keys.
   Status InsertMissing(BoundedCall* call, const std::vector<std::vector<uint32_t>>& missing);
-  // Inserts missing keys of these stripes: the first of equal keys with those chained to it.
+  // Inserts missing keys of these stripes. Equal keys are inserted together.
   Status InsertList(const BoundedCall& call, std::vector<uint32_t>* keys, StripeSet stripes,
                     BoundedInserter<Keys, Op>* inserter) const;
   // Adds the evicted rows to the report, if the call wants one.

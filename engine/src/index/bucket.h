@@ -1,8 +1,9 @@
 // One cache line of the index: five keys, five row ids, and a state of 32 bits.
 //
-// The state says which entries are in use, how many keys had to go on to a later bucket, whether a
-// write is under way, and a version that each write advances. A reader takes the state, finds its
-// key, copies the row, and compares the state again: unchanged means the copy is whole.
+// The state has a bit for each entry in use, the number of displaced keys that passed this bucket,
+// a bit that is set during a write, and a version that each write advances. A reader loads the
+// state, finds its key, copies the row, and compares the state again: if it is unchanged, the copy
+// is whole.
 #pragma once
 
 #include <atomic>
@@ -19,30 +20,30 @@ namespace tfra {
 inline constexpr uint32_t kBucketEntries = 5;
 
 struct alignas(64) Bucket {
-  // The key itself, or the hash of a string.
+  // The key_bits: the key itself, or the hash of a string.
   std::atomic<uint64_t> bits[kBucketEntries];
   std::atomic<uint32_t> rows[kBucketEntries];
   std::atomic<uint32_t> state;
 
   static constexpr uint32_t kUsed = (1u << kBucketEntries) - 1;
-  // How many keys that passed this bucket, because it was full, live further on. At its maximum the
-  // count is lost and stays until the index is rebuilt, which costs time but finds every key. Only
-  // keys made to collide get there: see Displacement::crowded.
+  // The number of keys that are in later buckets because this one was full. When the count reaches
+  // its maximum, it stays there until the index is rebuilt: searches are then longer, but find
+  // every key. Only keys that were chosen to collide reach it: see Displacement::crowded.
   static constexpr uint32_t kOverflowOne = 1u << 5;
   static constexpr uint32_t kOverflow = 127u << 5;
   static constexpr uint32_t kLocked = 1u << 12;
-  // The entries were copied to a new array. They can be read here until that one is published.
+  // The entries were copied to a new array. They can be read here until the new array is published.
   static constexpr uint32_t kMoved = 1u << 13;
-  // 18 bits: a reader is fooled if it sleeps in the middle of one row while exactly a multiple of
-  // 262,144 writes go to this one bucket.
+  // The version has 18 bits. A reader misses a change only if exactly a multiple of 262,144 writes
+  // go to this bucket while it copies one row.
   static constexpr uint32_t kVersionOne = 1u << 14;
 
   static constexpr bool LostCount(uint32_t state) { return (state & kOverflow) == kOverflow; }
-  // Chance sends some forty keys past a bucket at most.
+  // By chance, about forty keys pass a bucket at most.
   static constexpr bool IsCrowded(uint32_t state) {
     return (state & kOverflow) >= 64 * kOverflowOne;
   }
-  // The state when one more key has gone on.
+  // The state after one more key has passed the bucket.
   static constexpr uint32_t WithPasser(uint32_t state) {
     return LostCount(state) ? state : state + kOverflowOne;
   }
@@ -50,15 +51,15 @@ struct alignas(64) Bucket {
   // Entries in use, as a bit mask.
   uint32_t used() const { return state.load(std::memory_order_relaxed) & kUsed; }
 
-  // The entries in use, according to the state `seen`, that hold `key_bits`.
+  // The entries that contain `key_bits` and that are in use in the state `seen`, as a bit mask.
   [[gnu::always_inline]] uint32_t Match(uint64_t key_bits, uint32_t seen) const {
     static_assert(kBucketEntries == 5);
-    // Written out, because compilers keep a loop over atomics a loop.
+    // Written without a loop, because compilers do not unroll loops over atomics.
     const auto bit = [&](uint32_t i) {
       return static_cast<uint32_t>(bits[i].load(std::memory_order_relaxed) == key_bits) << i;
     };
 #if defined(__SSE2__) && !defined(TFRA_TSAN)
-    // Aligned halves of these loads are as good as atomic, and more is not asked of them.
+    // In practice each aligned half of these loads is atomic, which is enough here.
     const __m128i key = _mm_set1_epi64x(static_cast<int64_t>(key_bits));
     const auto* pairs = reinterpret_cast<const __m128i*>(bits);
     const __m128 first = _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_load_si128(pairs), key));
@@ -72,8 +73,8 @@ struct alignas(64) Bucket {
 #endif
   }
 
-  // Around every change to the bucket, or to a row that it names, so that readers notice.
-  // REQUIRES: the stripe's mutex is held. Returns the state before.
+  // BeginWrite and EndWrite enclose every change of the bucket or of its rows, so that readers
+  // notice the change. Returns the state before. REQUIRES: the stripe's mutex is held.
   uint32_t BeginWrite() {
     const uint32_t seen = state.load(std::memory_order_relaxed);
     state.store(seen | kLocked, std::memory_order_relaxed);
@@ -81,14 +82,14 @@ struct alignas(64) Bucket {
     return seen;
   }
 
-  // `seen` carries the changes of use and overflow.
+  // seen: the result of BeginWrite, with the new kUsed and kOverflow bits.
   void EndWrite(uint32_t seen) { state.store(seen + kVersionOne, std::memory_order_release); }
 };
 
 static_assert(sizeof(Bucket) == 64);
 
-// One write, that keeps the entries. It ends with its scope, also by an exception: readers wait for
-// a bucket that is being written.
+// A write that changes rows, but no entries. The write ends with the scope, also after an
+// exception: otherwise readers would wait for the bucket for ever.
 class BucketWrite {
  public:
   explicit BucketWrite(Bucket* bucket) : bucket_(bucket), state_(bucket->BeginWrite()) {}

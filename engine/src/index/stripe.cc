@@ -12,7 +12,7 @@
 namespace tfra {
 namespace {
 
-// Of an array: its buckets, the one at the end, and its columns.
+// The bytes of an array: its buckets, the extra bucket at the end, and its columns.
 size_t BytesOf(uint64_t buckets, EntryColumns columns) {
   return buckets * Stripe::BytesPerBucket(columns) + sizeof(Bucket);
 }
@@ -52,8 +52,8 @@ uint64_t IndexShape::BucketsFor(uint32_t number, uint64_t keys, uint64_t most) c
   const double offset = static_cast<double>(ReverseBits(number)) / kStripes;
   for (double exact = std::pow(growth, offset);; exact = std::max(exact * growth, exact + 1)) {
     uint64_t count = static_cast<uint64_t>(exact);
-    // Once there are many, whole huge pages: the rest of one would be small pages, which cost more
-    // to look up. One bucket is the array's end.
+    // A large array fills whole huge pages, since the rest of a huge page would be small pages,
+    // which are slower to access. One bucket less, because of the extra bucket at the end.
     if (count >= 16 * kPerHugePage) {
       count = (count + kPerHugePage / 2) / kPerHugePage * kPerHugePage - 1;
     }
@@ -94,7 +94,7 @@ Status Stripe::Create(uint32_t number, bool bits_are_hashes, RowArena* arena, ui
   columns_ = columns;
   arena_ = arena;
   shape_ = IndexShape::For(arena->map().stride);
-  // Where the last step is to just what is needed, no memory is lost by taking few.
+  // The last step goes to exactly the size that is needed, so large steps waste no memory.
   if (most_keys > 0) shape_.growth = 2;
   return Replace(BucketsFor(keys), 0);
 }
@@ -119,11 +119,12 @@ void Stripe::Clear(const std::function<void(uint32_t row)>& drop) {
 
 void Stripe::Reorder() {
   const bool reseed = NeedsReseed();
-  // Where there is no memory for it, searches are longer, but right.
+  // If there is no memory for this, searches are longer, but still correct.
   const bool done = Replace(bucket_count(), reseed ? RandomSeed() : array()->seed).ok();
   if (!reseed) return;
   if (done) reseeds_.fetch_add(1, std::memory_order_relaxed);
-  // Not again for each of the next keys, should the memory, or strings of one hash, be the reason.
+  // A new seed does not help if memory ran out, or if the keys are strings with equal hashes. So do
+  // not try again for each of the next keys.
   reseed_size_ = 2 * size();
 }
 
@@ -157,8 +158,8 @@ Status Stripe::Replace(uint64_t count, uint64_t seed) {
 
 Status Stripe::TakeBlock() {
   try {
-    // Writers may give back all rows of a block of keys, and had some left: there is room for these
-    // too, since they can't be refused.
+    // Writers may give back all rows of a block of keys, which must not fail: reserve memory for
+    // these too.
     free_rows_.reserve(kLargestRowBlock + kBlockKeys);
   } catch (const std::bad_alloc&) {
     return Status::OutOfMemory("out of memory for the list of free rows");

@@ -1,7 +1,8 @@
-// A part of the index: the keys whose hash starts with the same bits, and their row numbers.
+// A stripe, one of the parts of the index: the keys whose hashes start with the same bits, and
+// their row ids.
 //
-// The index and the rows that it names change only under the stripe's mutex. Readers take no lock:
-// they check, bucket by bucket, that what they read did not change meanwhile.
+// The index of a stripe, and its rows, change only under the stripe's mutex. Readers take no lock:
+// they check for each bucket that it has not changed while they read.
 #pragma once
 
 #include <atomic>
@@ -29,10 +30,10 @@ void GrowBy(std::vector<T>* vector, size_t extra) {
     vector->reserve(needed > 2 * vector->size() ? needed : 2 * needed);
 }
 
-// In the place of a score: there is no key. Larger than all scores.
+// The score of an entry that is not in use. Larger than all scores.
 inline constexpr uint64_t kNoScore = UINT64_MAX;
 
-// What the entries of an index have besides their keys and rows.
+// The data that entries of an index have besides key_bits and row id.
 struct EntryColumns {
   bool scores = false;
   bool metadata = false;
@@ -42,26 +43,27 @@ struct EntryColumns {
   }
 };
 
-// Of one entry, where there are such columns.
+// The values of one entry in these columns.
 struct EntryData {
   uint64_t score = kNoScore;
   RowMetadata metadata{};
 };
 
-// The buckets of a stripe, in the order of the positions of the keys whose search starts in them.
-// Any number of them: growing need not double, and a position has the same meaning in every array
-// with the same seed. One more bucket, always marked as being written, stands at the end: it lets a
-// search look at the next bucket without asking whether there is one.
+// The buckets of a stripe. Each key has a position, and the keys whose search starts in a bucket
+// have lower positions than those of later buckets. The number of buckets is arbitrary, so growing
+// need not double it. Arrays with the same seed give a key the same position. At the end there is
+// one extra bucket, which is always locked: so a search may read the next bucket without a check
+// for the end.
 struct BucketArray {
   uint64_t count;
   Bucket* buckets;
   EntryColumns columns;
-  // 0: the position of a key is its hash, so that the layout is the same in every process. Other
-  // seeds are random: see Stripe::Tidy.
+  // With the seed 0, the position of a key is its hash, so the layout is the same in every process.
+  // Other seeds are random: see Stripe::Tidy.
   uint64_t seed = 0;
 
-  // Where the key of a hash belongs in the order of the stripe. The top bits, which name the
-  // stripe, are those of the hash.
+  // The position of a key with this hash. Its top bits, which select the stripe, are those of the
+  // hash.
   static uint64_t PositionOf(uint64_t hash, uint64_t seed) {
     if (seed == 0) return hash;
     const uint64_t rest = UINT64_MAX >> kStripeBits;
@@ -84,17 +86,17 @@ struct BucketArray {
   [[gnu::always_inline]] uint64_t HomeOf(uint64_t hash) const { return BucketAt(PositionOf(hash)); }
   Bucket* Home(uint64_t hash) const { return buckets + HomeOf(hash); }
 
-  // The columns: kBucketEntries numbers for each bucket. Those of a column are beside each other,
-  // so that passes over all of them, or the search for the lowest score, meet few cache lines.
-  // Written under the stripe's mutex by atomic stores, read without it by atomic loads.
+  // The columns: each has kBucketEntries numbers for each bucket. A column is contiguous, so that
+  // passes over all keys, and the search for the lowest score, touch few cache lines. Columns are
+  // written by atomic stores under the stripe's mutex, and read by atomic loads without it.
 
-  // The scores, kNoScore where there is no entry. REQUIRES: columns.scores.
+  // The scores; kNoScore for entries that are not in use. REQUIRES: columns.scores.
   uint64_t* scores() const { return reinterpret_cast<uint64_t*>(buckets + count + 1); }
   uint64_t* ScoreOf(const Bucket* bucket, uint32_t index) const {
     return scores() + PlaceOf(bucket, index);
   }
 
-  // The metadata, 0 where there is no entry. REQUIRES, for these: columns.metadata.
+  // The metadata; 0 for entries that are not in use. REQUIRES, for these: columns.metadata.
   uint64_t* metadata() const {
     return scores() + (columns.scores ? count * kBucketEntries : uint64_t{0});
   }
@@ -106,7 +108,7 @@ struct BucketArray {
     __atomic_store_n(metadata() + PlaceOf(bucket, index), std::bit_cast<uint64_t>(value),
                      __ATOMIC_RELAXED);
   }
-  // Writes an entry, all but the bucket's state.
+  // Writes an entry. The caller changes the bucket's state.
   void Put(Bucket* bucket, uint32_t index, uint64_t key_bits, uint32_t row,
            const EntryData& data) const {
     bucket->bits[index].store(key_bits, std::memory_order_relaxed);
@@ -114,7 +116,7 @@ struct BucketArray {
     if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), data.score, __ATOMIC_RELAXED);
     if (columns.metadata) SetMetadata(bucket, index, data.metadata);
   }
-  // Says that there is no entry: columns are searched without the buckets.
+  // Marks the entry as not in use in the columns, which are searched without reading the buckets.
   void Clear(const Bucket* bucket, uint32_t index) const {
     if (columns.scores) __atomic_store_n(ScoreOf(bucket, index), kNoScore, __ATOMIC_RELAXED);
     if (columns.metadata) SetMetadata(bucket, index, {});
@@ -126,8 +128,8 @@ struct BucketArray {
   }
 };
 
-// How full an index gets before it grows, and by which factor it then does. An emptier index is
-// faster, because more keys are in their home; how much memory that is worth depends on the rows.
+// How full an index gets before it grows, and by which factor it grows. An emptier index is faster,
+// because more keys are in their home buckets. The larger the rows, the emptier the index may be.
 struct IndexShape {
   uint32_t percent_full;
   double growth;
@@ -135,29 +137,28 @@ struct IndexShape {
   static IndexShape For(size_t row_bytes);
 
   uint64_t KeysIn(uint64_t buckets) const { return buckets * kBucketEntries * percent_full / 100; }
-  // The number of buckets that stripe `number` has for `keys` keys. Each stripe takes its steps at
-  // sizes of its own, so that at any time some stripes are just before growing and some just after:
-  // no call meets the growth of all, and memory rises evenly.
-  // With `most` keys, beyond which it will hardly grow, the last step is to just what they need. 0:
-  // any number.
+  // The number of buckets that stripe `number` has for `keys` keys. Stripes grow at different
+  // sizes, so that no call has to grow all stripes, and memory rises evenly. most: the number of
+  // keys that the stripe will hardly exceed, or 0 if it is unknown. The last growth is then to
+  // exactly the size for `most` keys.
   uint64_t BucketsFor(uint32_t number, uint64_t keys, uint64_t most = 0) const;
 };
 
-// The buckets that a key may be in, in the order of the search: its home, the next one, then by
-// longer and longer steps, so that full neighbourhoods do not fill each other up; at last one by
-// one, so that every bucket is reached.
+// The buckets that may contain a key, in the order of the search: its home bucket, the next one,
+// then buckets at growing distances, so that full buckets do not fill their neighbours. At last the
+// search goes bucket by bucket, so that it reaches every bucket.
 class SearchPath {
  public:
   SearchPath(const BucketArray& array, uint64_t home) : array_(array), place_(home) {}
 
   Bucket* bucket() const { return array_.buckets + place_; }
-  // How many buckets were passed.
+  // How many buckets the search has passed.
   uint64_t steps() const { return steps_; }
 
-  // How far the n-th bucket is from the first, where that does not leave the array.
+  // The distance of the n-th bucket from the home bucket, if that is inside the array.
   static constexpr uint64_t Offset(uint64_t n) { return n * (n + 1) / 2; }
 
-  // Returns false at the end.
+  // Goes to the next bucket. Returns false at the end of the path.
   bool Advance() {
     ++steps_;
     place_ += steps_ <= kLongerSteps ? steps_ : 1;
@@ -172,11 +173,11 @@ class SearchPath {
   uint64_t steps_ = 0;
 };
 
-// How far the keys of an index are from their homes, in steps of their search paths.
+// How far the keys of an index are from their home buckets, in steps of their search paths.
 struct Displacement {
-  uint64_t keys = 0;     // That are not in their homes.
-  uint64_t steps = 0;    // Of all keys together.
-  bool crowded = false;  // A bucket was passed by more keys than chance sends there.
+  uint64_t keys = 0;     // The number of displaced keys.
+  uint64_t steps = 0;    // The sum of the steps of all keys.
+  bool crowded = false;  // More keys passed some bucket than chance explains.
 
   void Add(uint64_t key_steps) {
     keys += key_steps > 0;
@@ -191,9 +192,9 @@ struct Displacement {
     keys -= key_steps > 0;
     steps -= key_steps;
   }
-  // Whether chance cannot be the reason, in an index of `size` keys that is at most as full as
-  // IndexShape allows: somebody chose keys whose hashes collide. By chance a key is 0.1 to 0.4
-  // steps away, at most 0.9 where keys come and go; a few keys in few buckets, more.
+  // Whether somebody must have chosen keys whose hashes collide, in an index of `size` keys that is
+  // at most as full as IndexShape allows. By chance, keys are 0.1 to 0.4 steps away on average, and
+  // at most 0.9 after many insertions and removals. In a small index it may be more.
   bool TooFar(uint64_t size) const { return crowded || steps > 2 * size + 256; }
 };
 
@@ -211,17 +212,17 @@ class Stripe {
 
   ~Stripe();
 
-  // Once, before anything else. `number` is this stripe's place in the table. most_keys: of a
-  // stripe with scores, how many keys it is expected to have in the end.
+  // Call this once, before anything else. `number` is the number of this stripe in the table.
+  // most_keys: the number of keys that a stripe with scores will hardly exceed, or 0.
   Status Create(uint32_t number, bool bits_are_hashes, RowArena* arena, uint64_t keys,
                 EntryColumns columns = {}, uint64_t most_keys = 0);
 
   uint32_t number() const { return number_; }
   const BucketArray* array() const { return array_.load(); }
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
-  // Keys it can hold before it grows.
+  // The number of keys that the stripe can hold before it grows.
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  // The number of buckets it would have for `keys` keys.
+  // The number of buckets that the stripe would have for `keys` keys.
   uint64_t BucketsFor(uint64_t keys) const { return shape_.BucketsFor(number_, keys, most_keys_); }
   uint64_t bucket_count() const { return bucket_count_.load(std::memory_order_relaxed); }
   uint64_t index_bytes() const { return bucket_count() * BytesPerBucket(columns_); }
@@ -230,9 +231,9 @@ class Stripe {
   }
   std::mutex& mutex() { return mutex_; }
 
-  // The rest REQUIRES the mutex.
+  // REQUIRES, for the rest: the mutex is held.
 
-  // The entry with `key_bits` for which matches(row number) is true.
+  // The entry with `key_bits` for which matches(row id) is true.
   template <typename Matches>
   Entry Find(uint64_t key_bits, uint64_t hash, Matches&& matches) const {
     const BucketArray* array = array_.load(std::memory_order_relaxed);
@@ -249,22 +250,22 @@ class Stripe {
     return Entry();
   }
 
-  // Makes room for `keys` keys in all. May be called at any size; never shrinks.
+  // Makes room for `keys` keys in total. Never shrinks.
   Status Grow(uint64_t keys) { return keys <= limit() ? Status::Ok() : Rebuild(keys); }
 
-  // So many rows are taken from the arena at a time, if that has had so many.
+  // How many rows a stripe takes from the arena at a time, if the arena has `rows` rows.
   static constexpr uint32_t kLargestRowBlock = 1024;
   static uint32_t RowBlock(uint64_t rows) {
     return static_cast<uint32_t>(std::clamp<uint64_t>(rows / 2048, 64, kLargestRowBlock));
   }
 
-  // Takes a row that nobody uses. kFetch: it will be written in the caches.
+  // Takes a free row. kFetch: prefetch, because the row will be written through the caches.
   template <bool kFetch = true>
   Status TakeRow(uint32_t* row) {
     if (free_rows_.empty()) TFRA_RETURN_IF_ERROR(TakeBlock());
     *row = free_rows_.back();
     free_rows_.pop_back();
-    // Rows are written as soon as they are taken: have the next but some ready.
+    // Rows are written as soon as they are taken: prefetch a row that will be taken soon.
     constexpr size_t kAhead = 8;
     if (kFetch && free_rows_.size() >= kAhead) {
       Prefetch<true>(arena_->At(free_rows_[free_rows_.size() - kAhead]), arena_->map().stride);
@@ -274,8 +275,8 @@ class Stripe {
   void GiveRow(uint32_t row) { free_rows_.push_back(row); }
   std::vector<uint32_t>& free_rows() { return free_rows_; }
 
-  // Enters a key that is not there; the row must be complete. REQUIRES: room for it; that is a
-  // little more than limit() says.
+  // Inserts a key. REQUIRES: the key is not in the stripe; the row is complete; a bucket has a free
+  // entry, which is so for a few more keys than limit().
   Entry Insert(uint64_t key_bits, uint64_t hash, uint32_t row, const EntryData& data = {}) {
     const BucketArray& array = *array_.load(std::memory_order_relaxed);
     const Entry entry = Place(array, key_bits, hash, row, data, &displaced_);
@@ -283,8 +284,8 @@ class Stripe {
     return entry;
   }
 
-  // The same for one whose home, in this array, has room. Readers need not be kept off the bucket:
-  // they do not look at an entry before its state names it.
+  // Inserts a key whose home bucket, in this array, has a free entry. The bucket need not be
+  // locked: readers ignore an entry that is not in use according to the bucket's state.
   [[gnu::always_inline]] void InsertAt(const BucketArray& array, Bucket* home, uint32_t state,
                                        uint64_t key_bits, uint32_t row, const EntryData& data) {
     const uint32_t index = static_cast<uint32_t>(__builtin_ctz(~state));
@@ -299,41 +300,40 @@ class Stripe {
     __atomic_store_n(ScoreOf(entry), score, __ATOMIC_RELAXED);
   }
 
-  // Takes entries out. Their rows, which they still name, are the caller's to give back.
+  // Removes entries. The caller gives back their rows, whose ids the entries still contain.
   void Erase(const Entry* entries, size_t count);
   void Erase(Entry entry) { Erase(&entry, 1); }
 
-  // Moves all entries into an array of the size that fits `keys` keys. REQUIRES: size() <= keys.
+  // Moves all entries to an array for `keys` keys. REQUIRES: size() <= keys.
   Status Rebuild(uint64_t keys);
 
-  // Keys stay where they were put, also when their home has room again; so a table whose keys come
-  // and go slowly loses its order, and searches get longer. Puts the entries in order again when
-  // that has gone too far. Called between writes, it keeps searches short at little cost.
+  // Rebuilds the array if too many keys are displaced. A displaced key stays where it is, even if
+  // its home bucket gets a free entry again. So after many insertions and removals searches get
+  // longer. Called between writes, Tidy keeps searches short at little cost.
   //
-  // Hashes are public functions, so anybody can choose keys that all start their search in one
-  // bucket. An index whose searches are longer than chance makes them takes a random seed: its keys
-  // are then in an order that nobody can foresee. Other stripes, and tables whose keys nobody
-  // chose, keep the order of the hashes.
+  // Hashes are public functions, so anybody can choose keys that all have the same home bucket. If
+  // searches are longer than chance explains, the rebuilt array gets a random seed, so that nobody
+  // can foresee the positions of its keys. Otherwise positions stay the hashes.
   void Tidy() {
     if (NeedsTidying()) [[unlikely]]
       Reorder();
   }
-  // Whether Tidy would take a random seed. Inserts of displaced keys then wait for it.
+  // Whether Tidy would take a random seed. Displaced keys are then inserted only after Tidy.
   bool NeedsReseed() const { return displaced_.TooFar(size()) && size() >= reseed_size_; }
-  // How often the index took a new seed.
+  // How often the index has taken a new seed.
   uint64_t reseeds() const { return reseeds_.load(std::memory_order_relaxed); }
-  // Buckets that were passed by all inserts and moves so far: what collisions have cost. For tests.
+  // How many buckets all insertions and moves have passed so far: the cost of collisions. For
+  // tests.
   uint64_t steps_taken() const { return steps_taken_; }
 
-  // Takes all entries out and keeps the room for as many. Calls drop(row) for each row, which is
-  // the caller's to give back.
+  // Removes all entries and keeps the array. Calls drop(row) for each row, which gives it back.
   void Clear(const std::function<void(uint32_t row)>& drop);
 
  private:
   // Gets a block of rows from the arena.
   Status TakeBlock();
-  // Enters a key into the first bucket of its path that is not full. Returns where that is.
-  // Adds how far that is from its home to `displaced`.
+  // Inserts a key into the first bucket of its path that is not full, and returns its entry. Adds
+  // the distance from its home bucket to `displaced`.
   Entry Place(const BucketArray& array, uint64_t key_bits, uint64_t hash, uint32_t row,
               const EntryData& data, Displacement* displaced);
   uint64_t* ScoreOf(Entry entry) const {
@@ -343,8 +343,8 @@ class Stripe {
     return bits_are_hashes_ ? key_bits : MixInt64(key_bits);
   }
   bool NeedsTidying() const {
-    // In the best order, one key in seven is displaced when the index is full. A rebuild visits
-    // every bucket, so an index with many buckets and few keys tolerates more.
+    // Right after a rebuild, one key in seven is displaced if the index is full. A rebuild visits
+    // every bucket, so an index with many buckets and few keys tolerates more displaced keys.
     const uint64_t tolerated =
         std::max({16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2, bucket_count() / 16});
     return displaced_.keys > tolerated || NeedsReseed();
@@ -352,11 +352,11 @@ class Stripe {
   void Reorder();
   // Moves the entries to an array of `count` buckets.
   Status Replace(uint64_t count, uint64_t seed);
-  // --- stripe_move.cc
-  // Gives a new array its memory at once.
+  // --- stripe_growth.cc
+  // Makes the system provide the memory of a new array now, on several threads.
   static void Populate(const BucketArray& array, size_t bytes);
-  // Copies all entries to an array that has none and that nobody else knows. They can be read in
-  // the old one until the new one is published. Returns how far they are from their homes.
+  // Copies all entries to an empty array that is not published yet. Until it is, readers use the
+  // old array. Returns the displacement of the keys in the new array.
   Displacement MoveEntries(const BucketArray& from, const BucketArray& to);
 
   // Constant after Create.
@@ -375,14 +375,13 @@ class Stripe {
   std::mutex mutex_;
   // Guarded by mutex_.
   Displacement displaced_;
-  uint64_t tidy_displaced_ = 0;  // How many keys were displaced in the best order.
-  uint64_t reseed_size_ = 0;     // Before it has so many keys, the index takes no other seed.
+  uint64_t tidy_displaced_ = 0;  // How many keys were displaced after the last rebuild.
+  uint64_t reseed_size_ = 0;     // With fewer keys than this, the index takes no new seed.
   uint64_t steps_taken_ = 0;
   std::vector<uint32_t> free_rows_;
 };
 
-// Holds the mutexes of some stripes. Always taken in ascending order, so that threads do not wait
-// for one another in a circle.
+// Holds the mutexes of some stripes. Takes them in ascending order, which prevents deadlocks.
 class StripeLocks {
  public:
   StripeLocks(Stripe* all, StripeSet stripes) : all_(all), stripes_(stripes) {

@@ -1,10 +1,10 @@
 // How a stripe moves to another array of buckets, on several threads.
 //
-// Both arrays are in the order of the keys' positions, so that the first part of one goes to the
-// first part of the other. If their seeds differ, one thread moves all entries. Otherwise each
-// thread moves the entries of a range of buckets, and writes to the same range of the other array
-// only. The few entries that belong elsewhere, near the ends of a range, are put aside and moved in
-// the end.
+// Both arrays are in the order of the keys' positions, so the first part of the old array goes to
+// the first part of the new one. Each thread moves the entries of a range of old buckets, and
+// writes only to the corresponding range of new buckets. The few entries that do not fit into that
+// range are put aside, and one thread moves them at the end. If the seeds of the arrays differ, one
+// thread moves all entries.
 #include <algorithm>
 #include <vector>
 
@@ -15,10 +15,10 @@
 namespace tfra {
 namespace {
 
-// Fewer buckets are not worth another thread.
+// A thread gets at least this many buckets.
 constexpr uint64_t kMinBuckets = 4096;
 
-// So many steps of its path an entry may take to stay within its range.
+// An entry is put aside if it would be more than this many steps from its home bucket.
 constexpr uint64_t kMaxSteps = 8;
 constexpr uint64_t kReach = SearchPath::Offset(kMaxSteps);
 
@@ -29,14 +29,14 @@ struct LateEntry {
 };
 
 struct Range {
-  uint64_t begin;  // Of the buckets that it may write to.
+  uint64_t begin;  // The new buckets [begin, end) that a thread may write to.
   uint64_t end;
-  std::vector<LateEntry> late;  // With room for some; no more is asked for while entries move.
+  std::vector<LateEntry> late;  // Entries put aside. Never allocates while entries move.
   Displacement displaced;
   bool complete = true;
 };
 
-// Enters a key if it belongs into the range. Other threads do not know the array yet.
+// Inserts a key if it fits into the range. Readers do not know the array yet.
 [[gnu::always_inline]] inline bool PlaceInRange(const BucketArray& array, uint64_t hash,
                                                 uint64_t key_bits, uint32_t row,
                                                 const EntryData& data, Range* range) {
@@ -79,7 +79,7 @@ template <typename Move>
   }
 }
 
-// Makes the array, in fresh memory, one without entries.
+// Initializes a range of an array in zeroed memory: no entry is in use.
 void ClearRange(const BucketArray& array, uint64_t begin, uint64_t end) {
   if (!array.columns.scores) return;
   std::fill(array.scores() + begin * kBucketEntries, array.scores() + end * kBucketEntries,
@@ -138,7 +138,8 @@ Displacement Stripe::MoveEntries(const BucketArray& from, const BucketArray& to)
     }
     return displaced;
   }
-  // Keys that are not spread, as of a program that makes them collide: once more, one by one.
+  // Too many entries were put aside, because keys were chosen to collide. Start again on one
+  // thread.
   std::fill_n(reinterpret_cast<std::byte*>(to.buckets), to.count * sizeof(Bucket), std::byte{0});
   ClearRange(to, 0, to.count);
   ForEachMoving(from, 0, from.count, place);

@@ -1,5 +1,5 @@
-// The one switch over value types: calls `visit` with a null pointer of the C++ type that stores
-// one.
+// The only switch over value types: calls `visit` with a null pointer to the C++ type that stores
+// the value type.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tfra {
 
-// The type arithmetic uses for a stored type.
+// The type in which a stored type is computed.
 template <typename Stored>
 struct ComputeOf {
   using type = float;

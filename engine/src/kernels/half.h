@@ -1,5 +1,5 @@
 // float16 and bfloat16 as storage types: conversions to and from float, rounding to nearest even.
-// Written on integers so that every compiler and CPU gives the same bits, and loops vectorise.
+// They use integers, so that every compiler and CPU gives the same bits, and loops vectorise.
 #pragma once
 
 #include <bit>
@@ -44,7 +44,7 @@ struct Float16 {
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFFu) << 13;
     const uint32_t normal = magnitude + 0x38000000u;
     const uint32_t special = magnitude + 0x70000000u;
-    // Subnormal halves: 2^-14 + mantissa, less 2^-14, is exact.
+    // Subnormal halves: (2^-14 + mantissa) - 2^-14 is exact.
     const float small = std::bit_cast<float>(magnitude + 0x38800000u) - 0x1p-14f;
     const uint32_t finite = magnitude < 0x00800000u ? std::bit_cast<uint32_t>(small) : normal;
     return std::bit_cast<float>(sign | (magnitude >= 0x0F800000u ? special : finite));

@@ -31,7 +31,7 @@ double Widen(T value) {
   return static_cast<typename ComputeOf<T>::type>(value);
 }
 
-// The neighbour of a value of type T, by its bits.
+// The next larger or smaller value of type T.
 template <typename T>
 double Next(double value, bool up) {
   using Bits = std::conditional_t<sizeof(T) == 2, uint16_t,
@@ -137,7 +137,7 @@ Status Initializer::InitRandom(const InitializerSpec& spec) {
   return DispatchFloating(type_, [&](auto* tag) -> Status {
     using T = std::remove_pointer_t<decltype(tag)>;
     const bool uniform = kind_ == InitializerKind::kUniform;
-    // Also false for NaN. A bound the type cannot hold would make infinite rows.
+    // Also false for NaN. A bound that is infinite in type T would make infinite rows.
     const auto fits = [](double value) { return std::fabs(Widen(RoundTo<T>(value))) <= kLargest; };
     const std::string finite = std::string("finite as ") + tfra::NameOf(type_);
     if (uniform && !(fits(spec.low) && fits(spec.high) && spec.low <= spec.high)) {
@@ -163,7 +163,7 @@ Status Initializer::InitRandom(const InitializerSpec& spec) {
       random_.lowest = SmallestFrom<T>(std::max(-greatest, spec.mean - reach));
       random_.highest = LargestUpTo<T>(std::min(greatest, spec.mean + reach));
     }
-    // A distribution narrower than the type's spacing has one value, the nearest to its center.
+    // If no value of the type is in the range, every element is the value nearest to the center.
     if (random_.scale == 0.0 || random_.lowest > random_.highest)
       random_.lowest = random_.highest = Widen(RoundTo<T>(random_.center));
     is_constant_ = random_.lowest == random_.highest;

@@ -1,15 +1,15 @@
-// The initial value of a row, as a pure function of (seed, key): the same bits on every platform,
-// with any compiler, thread count or order of calls.
+// The initial value of a row is a pure function of (seed, key): it has the same bits on every
+// platform, for any compiler, number of threads and order of calls.
 //
-// Element j of a row comes from one 64-bit number, a mix of (seed, key, j), whose top 53 bits are a
-// centered uniform t in (-1, 1). One row is then, element by element,
+// Element j of a row is made from one 64-bit number, which is a mix of (seed, key, j). Its top 53
+// bits give a number t that is uniform in (-1, 1). The element is then
 //
 //   kUniform           (low + high) / 2 + t * (high - low) / 2
 //   kNormal            mean + stddev * CenteredNormalQuantile(t)
 //   kTruncatedNormal   mean + stddev * CenteredNormalQuantile(t * P(|N| < 2))
 //
-// in double, rounded to the stored type (once for float64 and float32, by way of float32 for
-// float16 and bfloat16) and clamped to those of its values that the distribution allows.
+// computed in double, rounded to the stored type (float16 and bfloat16: first to float32), and
+// clamped to the values of that type that the distribution allows.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@
 
 namespace tfra {
 
-// The x with P(|N| < |x|) = |t| and the sign of t, for a standard normal N; to 2e-10 of its
-// value. Only + - * / sqrt, which IEEE 754 defines to the bit: libm differs between platforms.
+// The x with P(|N| < |x|) = |t| and the sign of t, for a standard normal N; its relative error is
+// 2e-10. Uses only + - * / sqrt, whose bits IEEE 754 defines: libm differs between platforms.
 // REQUIRES: -1 < t < 1.
 double CenteredNormalQuantile(double t);
 
@@ -35,16 +35,16 @@ class Initializer {
   // REQUIRES: dim elements fit in memory.
   static Status Create(const InitializerSpec& spec, ValueType type, int64_t dim, Initializer* out);
 
-  // Writes dim elements of the value type to row, which needs no alignment. key_bits is the key
-  // itself for int64 keys, HashBytes of it for strings. REQUIRES: the value type is not kString.
+  // Writes dim elements of the value type to row, which needs no alignment. REQUIRES: the value
+  // type is not kString.
   void Fill(uint64_t key_bits, std::byte* row) const;
 
-  // True if every key gets the same row, as it also does from a distribution of zero width.
+  // True if every key gets the same row, for example from a distribution with only one value.
   bool is_constant() const { return is_constant_; }
   // The bytes of that row. REQUIRES: is_constant() and the value type is not kString.
   const std::byte* constant_row() const { return constant_row_.data(); }
 
-  // The dim strings of a missing row. REQUIRES: the value type is kString.
+  // The dim strings of the initial row. REQUIRES: the value type is kString.
   const std::vector<std::string>& string_row() const { return string_row_; }
 
  private:
@@ -58,7 +58,7 @@ class Initializer {
   std::vector<std::byte> constant_row_;
   std::vector<std::string> string_row_;
 
-  // Two bits of the seed, so that a row is no function of any simple sum of seed and key.
+  // Two numbers made of the seed. With only one, a row would depend only on its xor with the key.
   uint64_t seed_bits_[2] = {0, 0};
   RandomRows random_;
   FillRandomKernel fill_random_ = nullptr;

@@ -1,6 +1,6 @@
-// The arithmetic of the update rules, of sums of rows and of random rows, compiled once per
-// instruction set. Every instruction set gives the same bits: the same source, no contraction to
-// fused multiply-add, no reassociation, and sums over a row in a fixed order.
+// The arithmetic of the update rules, of sums of rows and of random rows, compiled once for each
+// instruction set. All instruction sets give the same bits: they have the same source, without
+// fused multiply-add and reassociation, and sums over a row are in a fixed order.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct RuleConstants {
   KernelConstants<double> wide;
 };
 
-// A rule with its switches resolved: one kernel each.
+// A rule together with the values of its switches. Each variant has its own kernel.
 enum class KernelVariant : uint8_t {
   kSgd,
   kSgdMomentum,
@@ -70,26 +70,27 @@ using UpdateKernel = void (*)(const RuleConstants& constants, std::byte* value, 
 using ClipKernel = void (*)(const RuleConstants& constants, const std::byte* gradient,
                             std::byte* clipped, size_t dim);
 
-// sum += rows, each times its scale. rows: (n, dim) as they are stored; scales: (n) of the compute
-// type, or null: all 1; sum: (dim) of the compute type. Aligned to their elements only.
+// sum += rows, each multiplied by its scale. rows: (n, dim) of the stored type; scales: (n) of the
+// compute type, or null if all are 1; sum: (dim) of the compute type. Aligned to their elements
+// only.
 using AddRowsKernel = void (*)(const std::byte* rows, size_t n, const std::byte* scales,
                                std::byte* sum, size_t dim);
 // norms: (n) of the compute type, the L2 norm of each row.
 using RowNormsKernel = void (*)(const std::byte* rows, size_t n, std::byte* norms, size_t dim);
 
-// How the random initial rows of a table are drawn; initializer.h says how.
+// The distribution of the random initial rows of a table: see initializer.h.
 struct RandomRows {
   InitializerKind kind = InitializerKind::kNormal;
   double center = 0.0;
   double scale = 0.0;
-  // Bounds of an element, themselves values of the stored type.
+  // The bounds of an element; both are values of the stored type.
   double lowest = 0.0;
   double highest = 0.0;
 };
 // The generator's counter advances by this from one element to the next.
 inline constexpr uint64_t kRandomStep = 0xA0761D6478BD642Fu;
 
-// row: (dim) as it is stored, of any alignment.
+// row: (dim) of the stored type, with any alignment.
 using FillRandomKernel = void (*)(const RandomRows& rows, uint64_t state, std::byte* row,
                                   size_t dim);
 

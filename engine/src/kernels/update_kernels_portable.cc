@@ -1,5 +1,5 @@
-// The kernels for the baseline of the target, and the choice between instruction sets, which must
-// itself run on any CPU.
+// The kernels for any CPU of the target, and the choice of the instruction set, which must itself
+// run on any CPU.
 #define TFRA_KERNEL_NAMESPACE portable
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 Isa WidestIsa() {
 #ifdef TFRA_X86_KERNELS
   __builtin_cpu_init();
-  // What the build compiles the files with; every CPU with AVX2 also has F16C.
+  // The instruction sets that the build uses for these files; every CPU with AVX2 also has F16C.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

@@ -106,7 +106,7 @@ KernelVariant VariantOf(const RuleSpec& rule, const UpdateParams& params) {
     case RuleKind::kRowwiseAdagrad:
       return KernelVariant::kRowwiseAdagrad;
     case RuleKind::kAdam:
-    case RuleKind::kAdamW:  // Adam whose weight decay defaults to something else.
+    case RuleKind::kAdamW:  // Adam with another default of weight_decay.
       return rule.amsgrad ? KernelVariant::kAdamAmsgrad : KernelVariant::kAdam;
     case RuleKind::kAdamax:
       return KernelVariant::kAdamax;
@@ -188,7 +188,7 @@ KernelConstants<double> ConstantsOf(const RuleSpec& rule, const UpdateParams& pa
 }
 
 KernelConstants<float> Narrow(const KernelConstants<double>& wide) {
-  // Both are plain arrays of the same numbers; naming each field again would only invite mistakes.
+  // Both types are arrays of the same numbers, so no field has to be named again.
   constexpr size_t kCount = sizeof(wide) / sizeof(double);
   static_assert(sizeof(KernelConstants<float>) == kCount * sizeof(float));
   const auto numbers = std::bit_cast<std::array<double, kCount>>(wide);

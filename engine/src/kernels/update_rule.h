@@ -1,10 +1,10 @@
-// The optimizer update rules: what a row carries for them and how one row is updated. The formulas,
-// slot names and initial values are those of the Keras 3 optimizer of the same name; row-wise
-// Adagrad is Adagrad with one accumulator per row, fed with the mean of the squared gradient.
+// The update rules of optimizers: their slots, and how one row is updated. The formulas, slot names
+// and initial values are those of the Keras 3 optimizer of the same name. Row-wise Adagrad is
+// Adagrad with one accumulator per row, to which the mean of the squared gradient is added.
 //
-// Three deliberate differences from Keras, all where Keras gives NaN or infinity: a denominator of
-// exactly zero makes a step of zero, the variance of centered RMSprop is never below zero, and Ftrl
-// leaves a value alone whose accumulator and regularization are all zero.
+// There are three deliberate differences from Keras, all where Keras gives NaN or infinity: a
+// denominator of zero makes a step of zero; the variance of centered RMSprop is never negative; and
+// Ftrl keeps a value if its accumulator and all regularization are zero.
 #pragma once
 
 #include <cstddef>
@@ -18,26 +18,26 @@
 
 namespace tfra {
 
-// A rule of a caller has at most so many slots, with names of at most so many bytes.
+// A custom rule has at most kMaxRuleSlots slots, with names of at most kMaxSlotName bytes.
 inline constexpr size_t kMaxRuleSlots = 64;
 inline constexpr size_t kMaxSlotName = 256;
 
-// kWrongType for a rule on values that are not floating, kInvalidArgument for switches the rule
-// does not have, and for slots of a caller that are too many or have no name of their own.
+// Returns kWrongType for a rule on values that are not floating, and kInvalidArgument for switches
+// that the rule does not have, and for custom slots that are too many or share a name.
 Status ValidateRule(const RuleSpec& rule, ValueType value_type);
 
 // Checks the hyper-parameters that the rule reads, and no others.
 Status ValidateParams(const RuleSpec& rule, const UpdateParams& params);
 
-// One call's worth of a rule, bound to a value type, dim and hyper-parameters. Immutable: any
-// thread may call Apply, on different rows.
+// Applies a rule with the value type, dim and hyper-parameters of one call. Immutable: any thread
+// may call Apply, on different rows.
 class RowUpdater {
  public:
   // REQUIRES: rule.kind is not kNone, and ValidateRule and ValidateParams accept the arguments.
   RowUpdater(const RuleSpec& rule, const UpdateParams& params, ValueType value_type, size_t dim,
              const KernelTable& kernels = *KernelsFor(BestIsa()));
 
-  // Elements of ComputeType(value_type) that the scratch passed to Apply must hold.
+  // The number of elements of ComputeType(value_type) that Apply needs as scratch memory.
   size_t scratch_elements() const { return clip_ == nullptr ? 0 : dim_; }
 
   // value: (dim) of value_type. slots: in SlotLayout order, contiguous, of ComputeType(value_type).

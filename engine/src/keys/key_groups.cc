@@ -12,8 +12,9 @@ uint64_t KeysPerStripe(uint64_t keys) {
 void KeyGroups::DealKeys(const uint8_t* stripe_of, size_t begin, size_t end, size_t groups,
                          GroupPlaces* places) {
   auto& [group_of, next] = *places;
-  // How many keys of some have gone to each of so many groups fits into one register: pointers in
-  // memory would wait for one another, where keys that follow are of the same group.
+  // Eight counts of 8 bits fit into one register, so for up to 255 keys it counts the keys of each
+  // group. Incrementing pointers in memory would be slower: when adjacent keys have the same group,
+  // each increment waits for the one before.
   constexpr size_t kCounts = 8, kMost = 255;
   if (groups > kCounts) {
     for (size_t i = begin; i < end; ++i) {

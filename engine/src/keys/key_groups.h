@@ -1,10 +1,10 @@
-// The keys of a writing call, split over threads by stripe: equal keys meet in one group, in their
-// order, and no two groups write to the same stripe. Within a group keys keep their order, so that
-// the rows a call brings are read nearly in sequence.
+// The keys of a writing call, split into groups by stripe, one group for each thread: equal keys
+// are in the same group, and no two groups write to the same stripe. Within a group keys keep their
+// order, so that the caller's rows are read nearly in sequence.
 //
-// int64 keys are copied here, each read once, since another thread may change the caller's array (a
-// data loader that reuses its buffer). Each position then stands for one key, old or new,
-// throughout the call.
+// int64 keys are copied here, and each is read only once: another thread may change the caller's
+// array meanwhile (a data loader that reuses its buffer). So throughout the call, each position has
+// one key.
 #pragma once
 
 #include <array>
@@ -21,22 +21,23 @@ namespace tfra {
 
 class KeyGroups {
  public:
-  // bits: the keys as they were read.
+  // bits: set to the keys that were read.
   template <typename Keys>
   static KeyGroups Split(const KeyBatch& keys, KeyBits* bits);
 
   size_t groups() const { return stripes_.size(); }
   // The stripes that a group has keys of.
   StripeSet stripes(size_t group) const { return stripes_[group]; }
-  // How many keys each stripe has, repeated ones included.
+  // The number of keys of each stripe, with repeated keys.
   const std::array<uint64_t, kStripes>& stripe_keys() const { return stripe_keys_; }
 
-  // Calls body(keys, count) for the numbers of a group's keys, ascending, at most `most` at a time.
+  // Calls body(positions, count) for the positions of a group's keys, ascending, at most `most` at
+  // a time.
   template <typename Body>
   void ForEachRun(size_t group, size_t most, Body&& body) const;
 
-  // Keeps of equal keys the first, and chains the others to it. Returns the chains: for each key
-  // number the next equal one, or kEnd.
+  // Keeps the first of equal keys, and chains the others to it. Returns the chains: for the
+  // position of each key, the position of the next equal key, or kEnd.
   static constexpr uint32_t kEnd = KeyChains::kEnd;
   std::unique_ptr<uint32_t[]> ExtractDuplicates(const KeyBits& bits);
 
@@ -55,11 +56,11 @@ class KeyGroups {
     std::array<uint8_t, kStripes> group_of;
     std::array<uint32_t*, kStripes> next;  // Where the next key of a group goes.
   };
-  // Writes the numbers [begin, end) of keys of these stripes to their groups.
+  // Writes each position of [begin, end) to the group of its key. stripe_of: the keys' stripes.
   static void DealKeys(const uint8_t* stripe_of, size_t begin, size_t end, size_t groups,
                        GroupPlaces* places);
 
-  std::unique_ptr<uint32_t[]> order_;  // Key numbers, by chunk and within a chunk by group.
+  std::unique_ptr<uint32_t[]> order_;  // Positions of keys, by chunk and within a chunk by group.
   std::vector<Segment> segments_;      // By group and within a group by chunk.
   std::vector<StripeSet> stripes_;
   std::array<uint64_t, kStripes> stripe_keys_{};
@@ -70,13 +71,13 @@ KeyGroups KeyGroups::Split(const KeyBatch& keys, KeyBits* bits) {
   const size_t n = keys.size;
   uint64_t* kept = nullptr;
   *bits = Keys::kStrings ? KeyBits(keys) : KeyBits(n, &kept);
-  // Each key is read once, so that the key that is kept is the one its stripe was chosen by.
+  // Each key is read once, so that its stripe is chosen by the same key that is kept.
   const auto read = [&](size_t i) TFRA_INLINE {
     if constexpr (Keys::kStrings) return (*bits)[i];
     const int64_t key = __atomic_load_n(keys.ints + i, __ATOMIC_RELAXED);
     return kept[i] = static_cast<uint64_t>(key);
   };
-  // Two per thread, so that one whose CPU is busy elsewhere does less.
+  // Two groups per thread, so that a thread on a busy CPU does fewer of them.
   const size_t threads = ThreadsFor(n);
   const size_t groups = threads == 1 ? 1 : std::min<size_t>(2 * threads, kStripes);
   KeyGroups result;

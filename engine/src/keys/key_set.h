@@ -9,7 +9,7 @@
 
 namespace tfra {
 
-// A hash table of key positions that lives as long as one call: open addressing, at most half full.
+// A hash table of key positions for one call. Open addressing, at most half full.
 // Entry has a member `uint32_t first = kNoKey`, the position of the first key that equals the
 // entry's. It may have a member `uint64_t key_bits`: then a search compares them first, and reads
 // the keys of the call only when they are equal.
@@ -24,10 +24,10 @@ class KeySet {
         mask_((size_t{1} << (64 - __builtin_clzll(at_most * 2 + 1))) - 1),
         entries_(mask_ + 1) {}
 
-  // Some keys ahead of Add.
+  // Call this some keys before Add.
   void Prefetch(uint32_t i) const { __builtin_prefetch(&entries_[PlaceOf(i)], 1); }
 
-  // The entry of the key at position i. It is new if its `first` is i, and was not before.
+  // Returns the entry of the key at position i. is_new: whether Add made the entry now.
   [[gnu::always_inline]] Entry& Add(uint32_t i, bool* is_new) {
     size_t place = PlaceOf(i);
     while (entries_[place].first != kNoKey && !IsEntryOf(entries_[place], i)) {

@@ -1,7 +1,8 @@
-// The two kinds of keys, as the index sees them: each key is 64 bits (key_bits), which have a hash.
+// The two kinds of keys, as the index sees them: each key has 64 bits (key_bits), and these have a
+// hash.
 //
-// The bits of an int64 key are the key. The bits of a string are a hash of its bytes: two strings
-// may have the same bits, so their bytes must be compared too.
+// The bits of an int64 key are the key itself. The bits of a string are a hash of its bytes: two
+// strings may have the same bits, so their bytes must be compared too.
 #pragma once
 
 #include <cstddef>
@@ -24,24 +25,24 @@ struct StringKeys {
   static uint64_t Hash(uint64_t key_bits) { return key_bits; }
 };
 
-// For hash tables that live as long as one call, and whose order nobody sees. The seed is drawn
-// once for the process: nobody can choose keys that collide.
+// A hash for tables that exist only during one call, and whose order has no effect. The seed is
+// random and drawn once for the process, so nobody can choose keys that collide.
 extern const uint64_t kScrambleSeed;
 [[gnu::always_inline]] inline uint64_t Scramble(uint64_t key_bits, uint64_t seed) {
   return FoldMultiply(key_bits ^ seed, std::rotl(seed, 32) | 1);
 }
 
-// Whether keys of a call can be numbered by 32 bits, with a number to spare.
+// Checks that positions in the batch fit into 32 bits, with one value to spare.
 Status CheckBatchSize(const KeyBatch& keys);
 
 // The keys of one call with their bits. Points to the strings of the KeyBatch it was made from.
 class KeyBits {
  public:
   KeyBits() = default;
-  // int64 keys are read where the caller has them, each time anew. Other threads may write to that
-  // array meanwhile: calls that change the table use KeyGroups::Split, which reads each key once.
+  // Reads int64 keys from the caller's array at each access. Other threads may write to that array
+  // meanwhile: calls that change the table use KeyGroups::Split, which reads each key once.
   explicit KeyBits(const KeyBatch& keys);
-  // Memory for n bits of int64 keys, which the caller fills through `bits` before anything else.
+  // Allocates memory for n int64 keys, which the caller fills through `bits` before any other use.
   KeyBits(size_t n, uint64_t** bits);
 
   size_t size() const { return size_; }
@@ -52,7 +53,7 @@ class KeyBits {
     return strings_ == nullptr ? std::string_view() : strings_[i];
   }
 
-  // The keys [begin, end) with numbers from 0 on. Points to what these KeyBits hold.
+  // The keys [begin, end), with positions from 0 on. Must not outlive this object.
   KeyBits Part(size_t begin, size_t end) const {
     return KeyBits(end - begin, bits_ + begin, strings_ == nullptr ? nullptr : strings_ + begin);
   }

@@ -1,4 +1,4 @@
-// Strings that are allocated before a call changes the first row.
+// Strings that a call allocates before it changes the first row.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@
 
 namespace tfra {
 
-// Strings that are taken one by one as rows are written. Those that are not taken are freed at the
-// end.
+// Strings that are taken one by one while rows are written. The destructor frees the others.
 class PendingBlobs {
  public:
   PendingBlobs() = default;
@@ -25,7 +24,7 @@ class PendingBlobs {
 
   void Resize(size_t count) { blobs_.resize(count, nullptr); }
 
-  // Makes string i, unless it is there.
+  // Allocates string i, unless it was allocated before.
   Status Make(size_t i, std::string_view text, const char* what) {
     if (blobs_[i] == nullptr) blobs_[i] = Blob::Make(text);
     if (blobs_[i] != nullptr) return Status::Ok();
@@ -33,7 +32,7 @@ class PendingBlobs {
                                " bytes for a string " + what);
   }
 
-  // Gives string i up to the caller; null if it was not made.
+  // Passes the ownership of string i to the caller; null if it was not allocated.
   Blob* Take(size_t i) { return std::exchange(blobs_[i], nullptr); }
 
  private:

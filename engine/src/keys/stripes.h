@@ -13,13 +13,12 @@ inline uint32_t StripeOf(uint64_t hash) {
   return static_cast<uint32_t>(hash >> (64 - kStripeBits));
 }
 
-// Some of the stripes: one bit for each.
+// A set of stripes: one bit for each.
 using StripeSet = uint64_t;
 static_assert(kStripes <= 64);
 inline constexpr StripeSet kAllStripes = ~StripeSet{0} >> (64 - kStripes);
 
-// The keys that a stripe is likely to get of `keys` keys, with a margin of four standard
-// deviations.
+// How many of `keys` keys one stripe is likely to get, plus four standard deviations.
 uint64_t KeysPerStripe(uint64_t keys);
 
 }  // namespace tfra

@@ -30,7 +30,7 @@ struct Blob {
 
   std::string_view view() const { return {data, size}; }
 
-  // What malloc takes for a string: a header of eight bytes, in units of sixteen.
+  // The memory that malloc uses for a string: it adds a header of 8 bytes and rounds up to 16.
   static size_t AllocatedBytes(size_t text_size) {
     const size_t bytes = (sizeof(Blob) + text_size + 8 + 15) / 16 * 16;
     return bytes < 32 ? 32 : bytes;
@@ -43,7 +43,7 @@ struct Blob {
   }
 };
 
-// A place in a row that holds a Blob*. The value null stands for the empty string.
+// Read and write a Blob* in a row. Null stands for the empty string.
 inline Blob* LoadBlob(const std::byte* place) {
   return __atomic_load_n(reinterpret_cast<Blob* const*>(place), __ATOMIC_RELAXED);
 }

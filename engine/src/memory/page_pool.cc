@@ -35,7 +35,7 @@ PagePool::Region* PagePool::FindRoom(size_t count, size_t* first) {
 std::byte* PagePool::Allocate(size_t bytes) {
   const size_t count = UnitsOf(bytes);
   std::byte* block;
-  std::bitset<kUnits> dirty;  // Of the block's units, by their place in it.
+  std::bitset<kUnits> dirty;  // Bit k: unit k of the block is dirty.
   {
     std::lock_guard lock(mutex_);
     size_t first;

@@ -1,8 +1,8 @@
-// Blocks that are smaller than a few huge pages, several of which share one.
+// Memory blocks that are smaller than a few huge pages. Several blocks share a huge page.
 //
-// The index of a table of a million keys is 16 arrays of about one huge page each, which grow one
-// after the other. Mapped one by one they would be on small pages for the most part, and each would
-// stop all threads that want memory while it comes and goes.
+// The index of a table of a million keys is 16 arrays of about one huge page each, and each array
+// grows on its own. If each array were mapped by itself, most of it would be on small pages, and
+// each mmap and munmap would block all threads that ask for memory.
 #pragma once
 
 #include <bitset>
@@ -16,7 +16,7 @@ namespace tfra {
 
 class PagePool {
  public:
-  // Blocks of [kSmallest, kLimit) bytes are worth it.
+  // The pool is meant for blocks of [kSmallest, kLimit) bytes.
   static constexpr size_t kSmallest = size_t{64} << 10;
   static constexpr size_t kLimit = size_t{8} << 20;
 
@@ -24,14 +24,14 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Returns zeroed bytes, or nullptr. REQUIRES: at most kLimit. Any thread.
+  // Returns zeroed memory, or nullptr. REQUIRES: bytes <= kLimit. Any thread.
   std::byte* Allocate(size_t bytes);
 
-  // Takes a block back, or returns false if it is not of this pool. Huge pages that none is in any
-  // more go to the operating system. Any thread.
+  // Frees a block; returns false if the block is not of this pool. Huge pages without blocks go
+  // back to the operating system. Any thread.
   bool Free(std::byte* block, size_t bytes);
 
-  // Around fork(), so that the child finds the pool in order (process/fork.cc).
+  // Called around fork(), so that the child gets a consistent pool (process/fork.cc).
   void Lock() { mutex_.lock(); }
   void Unlock() { mutex_.unlock(); }
 
@@ -44,13 +44,14 @@ class PagePool {
   struct Region {
     std::byte* start;
     std::bitset<kUnits> used;
-    std::bitset<kUnits> dirty;  // Was used since its page came from the operating system.
+    std::bitset<kUnits> dirty;  // Used since the operating system provided the page: not zeroed.
   };
 
   static size_t UnitsOf(size_t bytes) { return (bytes + kUnit - 1) / kUnit; }
-  // The first of `count` units that are free, or kUnits.
+  // The first of `count` free units in a row, or kUnits if there are none.
   static size_t FindRun(const Region& region, size_t count);
-  // The region with so many free units in a row, and the first of them. REQUIRES: mutex_.
+  // Finds or maps a region with `count` free units in a row; sets `first` to the first of them.
+  // REQUIRES: mutex_ is held.
   Region* FindRoom(size_t count, size_t* first);
 
   std::mutex mutex_;

@@ -14,10 +14,10 @@
 namespace tfra {
 namespace {
 
-// Below this the allocator of the C library wastes less than whole pages would.
+// For blocks below this size, malloc wastes less memory than whole pages.
 constexpr size_t kSmallBlock = PagePool::kSmallest;
 
-// Sanitizers see better what is used too long if every block is mapped.
+// Sanitizers find uses of freed memory better if every block is mapped by itself.
 #ifdef TFRA_SANITIZED
 constexpr bool kPools = false;
 #else
@@ -28,7 +28,7 @@ bool MayBePooled(size_t bytes) {
   return kPools && bytes >= kSmallBlock && bytes < PagePool::kLimit;
 }
 
-// Never destroyed: tables may be, after it would be.
+// Never destroyed: tables may be destroyed later than static objects.
 PagePool& ThePagePool() {
   static PagePool* const pool = new PagePool();
   return *pool;
@@ -38,7 +38,7 @@ std::atomic<int64_t> successes_left{-1};
 
 size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-// 4 KiB on x86, 16 on Apple's CPUs, up to 64 on other ARM ones.
+// 4 KiB on x86, 16 KiB on Apple CPUs, up to 64 KiB on other ARM CPUs.
 size_t PageSize() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 std::byte* Map(size_t bytes) {
@@ -47,7 +47,7 @@ std::byte* Map(size_t bytes) {
   return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
 }
 
-// Maps one huge page too many, then cuts both ends off.
+// Maps one huge page more than needed, then unmaps what is before and after the aligned block.
 std::byte* MapAligned(size_t bytes) {
   const size_t whole = RoundUp(bytes, PageSize());
   std::byte* raw = Map(whole + kHugePage);
@@ -60,7 +60,7 @@ std::byte* MapAligned(size_t bytes) {
   return raw + head;
 }
 
-// A hint: where huge pages are off memory works as before, only slower.
+// Only a hint: if huge pages are disabled, the memory works too, but is slower.
 void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_HUGEPAGE
   (void)madvise(pages, bytes, MADV_HUGEPAGE);
@@ -92,7 +92,7 @@ bool AllocationFailsForTesting() {
 }
 
 std::byte* AllocatePages(size_t bytes, size_t huge_from) {
-  // A size that wrapped around, or that no address space holds.
+  // Refuse sizes that overflowed, or that no address space can hold.
   if (bytes > (size_t{1} << 46) || AllocationFailsForTesting()) return nullptr;
   if (bytes < kSmallBlock) {
     const size_t rounded = RoundUp(bytes > 0 ? bytes : 1, kCacheLine);
@@ -101,7 +101,7 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
     return static_cast<std::byte*>(block);
   }
   if (MayBePooled(bytes) && huge_from == 0) {
-    // If there are no addresses for so many more, perhaps there are some for this one.
+    // If the pool cannot map a whole region, mapping this block alone may still succeed.
     if (std::byte* block = ThePagePool().Allocate(bytes)) return block;
   }
   if (bytes < kHugePage) return Map(bytes);
@@ -113,7 +113,7 @@ std::byte* AllocatePages(size_t bytes, size_t huge_from) {
 void PopulatePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (bytes < kSmallBlock) return;
-  // In steps: while memory comes no thread of the process can map or unmap any.
+  // In steps, because no other thread of the process can map or unmap memory during a step.
   constexpr size_t kStep = 2 * kHugePage;
   for (size_t done = 0; done < bytes; done += kStep) {
     const size_t step = std::min(kStep, RoundUp(bytes - done, PageSize()));
@@ -138,7 +138,7 @@ bool ReleasePages(std::byte* start, size_t bytes) {
 #ifdef __linux__
   return madvise(start + head, whole, MADV_DONTNEED) == 0;
 #else
-  // Elsewhere that hint need not clear the pages, so that new ones take their place.
+  // Other systems need not clear the pages on that hint, so map new pages over them.
   return mmap(start + head, whole, PROT_READ | PROT_WRITE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 #endif

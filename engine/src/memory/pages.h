@@ -1,4 +1,4 @@
-// Large blocks of zeroed memory, straight from the operating system so that they can be given back.
+// Large blocks of zeroed memory from the operating system, which can be returned to it.
 #pragma once
 
 #include <cstddef>
@@ -8,34 +8,36 @@ namespace tfra {
 
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
-// Returns `bytes` zeroed bytes aligned to at least a cache line, or nullptr. From `huge_from` on
-// they ask for huge pages, which halve the cost of a random access to a large table; blocks of a
-// few huge pages share them with others (page_pool.h), unless some is to be on small ones. Pages
-// that nobody shares take no memory before they are touched.
+// Returns `bytes` zeroed bytes, aligned to at least a cache line, or nullptr. The bytes from
+// `huge_from` on use huge pages if the system has them: these halve the cost of a random access to
+// a large table. If `huge_from` is 0, small blocks share huge pages (page_pool.h). Blocks that do
+// not share pages take no memory before they are touched.
 std::byte* AllocatePages(size_t bytes, size_t huge_from = 0);
 
-// Gives a block its memory at once. A page that is first read and then written costs two faults,
-// the second of which interrupts all CPUs. Only a matter of speed: reports no errors.
+// Makes the system provide the memory of a block now. Otherwise a page that is first read and then
+// written costs two page faults, and the second one interrupts all CPUs. This affects speed only,
+// so errors are not reported.
 void PopulatePages(std::byte* pages, size_t bytes);
 
-// Addresses on huge pages, zeroed, that take memory when they are written; or nullptr. And the end
-// of them. For those who hand out parts.
+// Maps zeroed huge pages, which take memory when they are written; or returns nullptr. For
+// allocators that divide them into blocks.
 std::byte* MapHugePages(size_t bytes);
 void UnmapPages(std::byte* pages, size_t bytes);
 
-// `bytes` is the size that was asked for.
+// Frees what AllocatePages returned. `bytes` is the size that was passed there.
 void FreePages(std::byte* pages, size_t bytes);
 
-// Gives the whole pages inside [start, start + bytes) back, keeping the addresses: they read as
-// zeros, and take memory again when written. Returns false if the system keeps them as they are, as
-// those that are locked in memory. REQUIRES: a part of a block of kHugePage or more.
+// Returns the memory of the whole pages inside [start, start + bytes) to the system. The addresses
+// stay valid: they read as zeros, and take memory again when they are written. Returns false if the
+// system keeps the pages unchanged, for example because they are locked in memory. REQUIRES: the
+// range is in a block of at least kHugePage bytes.
 bool ReleasePages(std::byte* start, size_t bytes);
 
-// Around fork(): see process/fork.cc, the only caller.
+// Called around fork() by process/fork.cc.
 void LockPagePool();
 void UnlockPagePool();
 
-// Makes the next allocations after `successes` more of them fail; a negative number ends that.
+// Makes all allocations fail after `successes` more of them. A negative number ends this.
 void FailAllocationsForTesting(int64_t successes);
 
 // True if a test wants this allocation, of pages or of a string, to fail.

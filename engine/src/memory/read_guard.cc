@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kIdle = 0;
 
 struct alignas(64) Slot {
-  std::atomic<uint64_t> epoch{kIdle};  // The epoch its thread entered in, or kIdle.
+  std::atomic<uint64_t> epoch{kIdle};  // The epoch when its thread entered a guard, or kIdle.
   std::atomic<bool> taken{true};
   Slot* next = nullptr;  // Constant once the slot is in the list.
 };
@@ -24,10 +24,10 @@ struct Bag {
 // Never destroyed: threads may outlive static destructors.
 struct Domain {
   std::atomic<uint64_t> epoch{1};
-  std::atomic<Slot*> slots{nullptr};  // Grows only; a slot left by its thread is taken by another.
+  std::atomic<Slot*> slots{nullptr};  // Only grows. When a thread ends, another takes its slot.
   std::mutex mutex;
   std::deque<Bag> bags;            // Guarded by mutex, oldest first.
-  std::atomic<size_t> waiting{0};  // How many bags there are.
+  std::atomic<size_t> waiting{0};  // The number of bags.
 };
 
 Domain& TheDomain() {
@@ -86,8 +86,8 @@ void ForgetOtherThreads() {
 
 ReadGuard::ReadGuard() {
   ThreadState& thread = ThisThread();
-  // Sequentially consistent, as is the scan in OldestActiveEpoch: either the scan sees this store,
-  // or the loads that follow see what was unlinked before the scan.
+  // This store and the scan in OldestActiveEpoch are sequentially consistent. So either the scan
+  // sees this store, or later loads of this thread see that the memory was unlinked.
   if (thread.depth++ == 0) thread.slot->epoch.store(TheDomain().epoch.load());
 }
 
@@ -95,7 +95,7 @@ ReadGuard::~ReadGuard() {
   ThreadState& thread = ThisThread();
   if (--thread.depth > 0) return;
   thread.slot->epoch.store(kIdle);
-  // This may have been the guard that kept something from being freed.
+  // Perhaps only this guard prevented memory from being freed: try again.
   if (TheDomain().waiting.load(std::memory_order_relaxed) > 0) Retire({});
 }
 

@@ -1,7 +1,7 @@
-// Deferred freeing: memory that readers may still be looking at is retired, and freed once every
-// reader that was inside a guard at that time has left it (epoch-based reclamation).
+// Deferred freeing (epoch-based reclamation): memory that other threads may still read is retired.
+// It is freed when every thread that was inside a ReadGuard at that time has left the guard.
 //
-// Readers take no lock. A thread inside a Guard may follow any pointer it loaded inside the guard.
+// Readers take no lock. A thread inside a ReadGuard may follow any pointer that it loaded there.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Retired {
   void (*free)(void* pointer, size_t bytes);
 };
 
-// Cheap (tens of nanoseconds) and nestable. Held for one batch at most, so that memory is not kept
-// for long.
+// Takes some ten nanoseconds, and may be nested. Hold it for one batch at most, so that retired
+// memory is freed soon.
 class ReadGuard {
  public:
   ReadGuard();
@@ -26,12 +26,12 @@ class ReadGuard {
   ReadGuard& operator=(const ReadGuard&) = delete;
 };
 
-// Frees `garbage` when it is safe. The pointers must be unreachable for readers that come later.
-// Any thread, inside or outside a guard.
+// Frees `garbage` when no reader can use it any more. REQUIRES: threads that enter a guard from now
+// on cannot reach the pointers. Any thread, inside or outside of a guard.
 void Retire(std::vector<Retired> garbage);
 
-// Around fork(): see process/fork.cc, the only caller. In the child, threads of the parent that
-// were inside a guard no longer count as readers.
+// Called around fork() by process/fork.cc. ForgetOtherThreads is for the child: threads of the
+// parent that were inside a guard do not count as readers there.
 void LockRetired();
 void UnlockRetired();
 void ForgetOtherThreads();

@@ -1,12 +1,12 @@
 // What the engine does around fork(). Nothing includes this file: it registers itself with the C
 // library when the engine is loaded.
 //
-// The child of a fork has one thread and a copy of the memory as it was at that moment. A lock that
-// another thread held then stays locked in the child for ever, and what that thread was changing
-// stays half changed. So the thread that forks first takes the locks below, which waits until no
-// thread is in the middle of a change, and the parent and the child release them. In the child
-// every table is whole: each row is as it was before a call under way, or as that call leaves it.
-// The rest of such a call does not happen there.
+// The child of a fork has one thread and a copy of the memory at that moment. If another thread
+// held a lock then, the lock stays locked in the child for ever, and the data that the thread was
+// changing stay half changed. So the thread that forks first takes the locks below, which waits
+// until no thread is in the middle of a change. The parent and the child then release them. In the
+// child every table is consistent: if another thread was in the middle of a call, each row is as
+// before that call or as after it.
 //
 // The lock order. A thread that holds a lock takes only locks that come later in this list:
 //
@@ -39,9 +39,10 @@
 // initialization runs code (static, std::call_once) hold a lock meanwhile: this file initializes
 // them when the library is loaded.
 //
-// Calls that hold all stripes of a table for long, as Clear and Shrink, make fork wait for so long.
-// What other threads had allocated or were about to free is lost to the child. Its counters, as
-// TableStats::string_bytes, do not have what calls under way would have added at their end.
+// If a call holds all stripes of a table for long, as Clear and Shrink do, fork waits for it.
+// Memory that other threads had allocated for their calls, or were about to free, leaks in the
+// child. Its counters, such as TableStats::string_bytes, lack what these calls would have added at
+// their end.
 
 #include <pthread.h>
 
@@ -85,7 +86,7 @@ void GoOnInChild() {
   GoOnInParent();
   StartThreadPool();
   (void)KernelsFor(BestIsa());
-  // Fails only without memory for it. Then forks are as they would be without this file.
+  // Fails only if memory runs out. Forks then behave as if this file did not exist.
   (void)pthread_atfork(Prepare, GoOnInParent, GoOnInChild);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 // Large enough that the directory of chunks stays in the first-level cache.
 constexpr size_t kChunkBytes = size_t{32} << 20;
-// The top row numbers are left free so that sums of row numbers and counts do not wrap.
+// The highest row ids stay unused, so that sums of row ids and counts do not overflow.
 constexpr uint64_t kMaxRows = (uint64_t{1} << 32) - (uint64_t{1} << 20);
 constexpr uint64_t kMaxBytes = uint64_t{1} << 46;
 
@@ -47,7 +47,7 @@ Status RowArena::MapThrough(uint64_t rows) {
                                " keys, received room for " + std::to_string(rows));
   }
   while (mapped_chunks_ << map_.chunk_shift < rows) {
-    // The first huge page of a table is left to small ones: many tables are small.
+    // The first rows of a table are on small pages, because many tables are small.
     std::byte* chunk = AllocatePages(ChunkBytes(), mapped_chunks_ == 0 ? kHugePage : 0);
     if (chunk == nullptr) {
       return Status::OutOfMemory("could not allocate " + std::to_string(ChunkBytes()) +
@@ -79,7 +79,7 @@ void RowArena::Truncate(uint32_t rows) {
     std::lock_guard lock(mutex_);
     rows_.store(rows, std::memory_order_relaxed);
     while (mapped_chunks_ > 0 && (mapped_chunks_ - 1) << map_.chunk_shift >= rows) {
-      // Late readers may still go through the directory: leave the pointer, retire the memory.
+      // Other threads may still read through the directory: keep the pointer, retire the memory.
       garbage.push_back({map_.chunks[--mapped_chunks_].load(), ChunkBytes(), FreeChunk});
     }
     if (const size_t used = static_cast<size_t>(rows & map_.chunk_mask) * map_.stride; used > 0) {

@@ -1,8 +1,8 @@
 // Where the parts of a row are: [value | optimizer slots | key].
 //
-// One place in memory per key, so that an update touches it once. `key` is there only in tables
-// with string keys (a pointer to the key's bytes). Metadata are in the index (stripe.h): what is
-// looked at in all rows at once is found without touching any.
+// They are in one place in memory, so that an update touches it once. Only tables with string keys
+// have `key`, a pointer to the key's bytes. Metadata are in the index (stripe.h), so that passes
+// over the metadata of all keys read no rows.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ struct RowLayout {
   size_t slots_offset;
   size_t slots_bytes;
   size_t key_offset;
-  size_t stride;  // From one row to the next.
+  size_t stride;  // Bytes from one row to the next.
   std::vector<SlotSpec> slots;
-  // The slots of a fresh row, slots_bytes of them.
+  // The slots of a new row, slots_bytes bytes.
   std::vector<std::byte> initial_slots;
 };
 

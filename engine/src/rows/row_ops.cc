@@ -61,7 +61,7 @@ GradientOp::Sum SumFor(ValueType gradient_type, ValueType value_type) {
   if (value_type == ValueType::kFloat64) return SumRow<double, double>;
   return DispatchFloating(gradient_type, []<typename Gradient>(Gradient*) -> GradientOp::Sum {
     if constexpr (std::is_same_v<Gradient, double>) {
-      return nullptr;  // Not a gradient of such values.
+      return nullptr;  // Such values take no float64 gradients.
     } else {
       return SumRow<Gradient, float>;
     }

@@ -1,23 +1,23 @@
 // What the writing calls do to one row. An Op has
 //
-//   row_bytes()          the part of a row that an update touches, from its start
-//   Fetch(i)             prefetches what the call brings for key i
-//   Updates(i)           whether key i, found, is to be changed
-//   Inserts(i)           whether key i, missing, is to be inserted
-//   Update(i, row)       changes a row that is there
-//   Fill(i, key_bits, row)   writes a new row, all but the key of a string table
-//   kFinds               whether an update is a lookup, and is counted as one
-//   kChangesRows         whether Update changes the row: one that it does not may leave memory
-//                        without being written to the file
+//   row_bytes()              how many bytes of a row, from its start, an update touches
+//   Fetch(i)                 prefetches the caller's data for key i
+//   Updates(i)               whether key i is changed if it is in the table
+//   Inserts(i)               whether key i is inserted if it is missing
+//   Update(i, row)           changes the row of a key that is in the table
+//   Fill(i, key_bits, row)   writes a new row, except the pointer to a string key
+//   kFinds                   whether updates are counted as lookups
+//   kChangesRows             whether Update changes the row. If not, a tiered table need not write
+//                            the row to the file again
 //
 // and may have
 //
-//   Reject(i, key_bits)      is called instead of Fill when a full table does not take key i
-//   next                 chains of equal keys, of which only the first is written
-//   metadata             (n), or null: the metadata of rows, which are renewed otherwise
-//   fresh_writes()       how often a new row has been written to, if not once
+//   Reject(i, key_bits)      called instead of Fill if a full table rejects key i
+//   next                     chains of equal keys, of which only the first is written
+//   metadata                 (n), the metadata to store, or null: writes renew the metadata
+//   fresh_writes()           the count of writes in the metadata of a new row; 1 without it
 //
-// Each thread has its own copy.
+// Each thread has its own copy of the Op.
 #pragma once
 
 #include <cstring>
@@ -35,7 +35,7 @@
 
 namespace tfra {
 
-// What all Ops know of the table.
+// What all Ops know about the table.
 struct RowContext {
   const RowLayout& layout;
   const Initializer& initializer;
@@ -50,7 +50,7 @@ struct RowContext {
   }
 };
 
-// Renews the metadata. Not for string values, unless new keys are dropped.
+// Only renews the metadata. Tables with string values may use it only if new keys are dropped.
 struct TouchOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = false;
@@ -70,14 +70,14 @@ struct TouchOp {
   }
 };
 
-template <size_t kBytes>  // Of a row's values; 0 if not known to the compiler.
+template <size_t kBytes>  // The bytes of a value, or 0 if the compiler does not know them.
 struct AssignOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = true;
 
   RowContext context;
   const std::byte* values;
-  const std::byte* slots;       // Or null. REQUIRES, if not: kBytes is 0.
+  const std::byte* slots;       // Or null. REQUIRES: null, or kBytes is 0.
   const RowMetadata* metadata;  // Or null.
   bool insert_missing;
 
@@ -104,18 +104,19 @@ struct AssignOp {
   }
 };
 
-// The elements are strings, made before the first row changes; those they replace are collected.
+// Assigns string values. They are allocated before the first row changes; the strings that they
+// replace are collected, to be freed later.
 struct AssignStringsOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = true;
 
   RowContext context;
-  PendingBlobs* values;         // (n, dim); empty strings are not made.
+  PendingBlobs* values;         // (n, dim); empty strings are not allocated.
   const RowMetadata* metadata;  // Or null.
   bool insert_missing;
   size_t dim;
-  std::vector<Retired> replaced;  // With room for all rows of a part, so that Update cannot fail.
-  int64_t stored_bytes = 0;       // More than before.
+  std::vector<Retired> replaced;  // Has room for all keys of a group, so that Update cannot fail.
+  int64_t stored_bytes = 0;       // By how much the bytes of the table's strings have grown.
 
   size_t row_bytes() const { return context.layout.value_bytes; }
   void Fetch(size_t) const {}
@@ -161,7 +162,7 @@ struct AccumulateOp {
   }
   bool Updates(size_t i) const { return exists[i]; }
   bool Inserts(size_t i) const { return !exists[i]; }
-  // Rows that are let in are made ready for an update, which counts.
+  // With kAdmit, the insertion is not counted, because an update follows that is.
   uint32_t fresh_writes() const { return context.new_keys == NewKeys::kAdmit ? 0 : 1; }
 
   void Update(size_t i, std::byte* row) const {
@@ -174,7 +175,7 @@ struct AccumulateOp {
   }
 };
 
-// How deltas of a value type are added to a row.
+// The function that adds deltas of a value type to a row.
 AccumulateOp::Add AddFor(ValueType type);
 
 struct AddToRowOp {
@@ -220,10 +221,10 @@ struct GradientOp {
 
   RowContext context;
   const RowUpdater& updater;
-  const uint32_t* next;  // Chains of equal keys, from KeyGroups.
+  const uint32_t* next;  // Chains of equal keys: see KeyGroups::ExtractDuplicates.
   const std::byte* gradients;
-  size_t gradient_bytes;  // Of one row.
-  bool in_place;          // Gradients are of the compute type: no need to widen a single one.
+  size_t gradient_bytes;  // The bytes of one gradient.
+  bool in_place;          // Gradients have the compute type: a single one need not be widened.
   Sum sum;
   size_t dim;
   std::vector<double> sum_buffer;  // Room for dim compute elements.
@@ -234,7 +235,7 @@ struct GradientOp {
     Prefetch<false>(gradients + i * gradient_bytes, gradient_bytes);
     FetchChained(next[i]);
   }
-  // REQUIRES: a key number, or the end of a chain.
+  // REQUIRES: k is the position of a key, or kEnd.
   TFRA_INLINE void FetchChained(uint32_t k) const {
     if (k != KeyGroups::kEnd) Prefetch<false>(gradients + k * gradient_bytes, gradient_bytes);
   }
@@ -246,7 +247,7 @@ struct GradientOp {
     auto* buffer = reinterpret_cast<std::byte*>(sum_buffer.data());
     if (!in_place || next[i] != KeyGroups::kEnd) {
       sum(buffer, gradient, dim, false);
-      // Gradients of equal keys are anywhere: some of the chain are fetched ahead.
+      // Gradients of equal keys are not adjacent in memory: prefetch along the chain.
       constexpr int kAhead = 6;
       const auto after = [&](uint32_t k) { return k == KeyGroups::kEnd ? k : next[k]; };
       uint32_t ahead = next[i];
@@ -268,7 +269,7 @@ struct GradientOp {
   }
 };
 
-// The value of a key that is not there: a row for all, one for each, or the initial value.
+// The values of missing keys: one row for all keys, one row for each key, or the initial value.
 struct DefaultRows {
   DefaultRows(const Defaults& defaults, const Initializer& initial, size_t row_bytes)
       : initializer(initial),
@@ -279,7 +280,7 @@ struct DefaultRows {
 
   const Initializer& initializer;
   const std::byte* rows;  // Null: the initial value.
-  size_t stride;          // From the row of one key to that of the next; 0: one row for all.
+  size_t stride;          // Bytes from the row of one key to that of the next; 0: one row for all.
   size_t bytes;
 
   void Copy(size_t i, uint64_t key_bits, std::byte* to) const {
@@ -323,14 +324,14 @@ struct FindOrInsertOp {
   }
 };
 
-// The same for elements that are strings. Those of missing keys are made before the first row
-// changes; those that are found are copied by the caller, since copying may fail.
+// FindOrInsertOp for string values. The strings of missing keys are allocated before the first row
+// changes. Strings that are found are copied later, by the caller, because copying may fail.
 struct FindOrInsertStringsOp {
   static constexpr bool kFinds = true;
   static constexpr bool kChangesRows = false;
 
   RowContext context;
-  PendingBlobs* defaults;  // (n, dim); empty strings are not made.
+  PendingBlobs* defaults;  // (n, dim); empty strings are not allocated.
   Blob** found;            // (n, dim)
   bool* exists;            // (n), all false at first.
   size_t dim;
@@ -358,7 +359,7 @@ struct FindOrInsertStringsOp {
 using SquaredNorm = double (*)(const std::byte* value, size_t dim);
 SquaredNorm SquaredNormFor(ValueType type);
 
-// How gradients of a type are widened to the compute type of the values and summed.
+// The function that widens gradients of a type to the compute type of the values and sums them.
 GradientOp::Sum SumFor(ValueType gradient_type, ValueType value_type);
 
 }  // namespace tfra

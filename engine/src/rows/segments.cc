@@ -13,7 +13,7 @@
 namespace tfra {
 namespace {
 
-// Rows are kept so long as they are in a near cache; a block has enough keys to fetch ahead.
+// The rows of a block fit into a near cache, and a block has enough keys to prefetch ahead.
 constexpr size_t kBlockBytes = 64 << 10;
 constexpr size_t kMinBlock = 64;
 constexpr size_t kMaxBlock = 1024;
@@ -22,11 +22,11 @@ size_t KeysIn(const Pooling& pooling) {
   return static_cast<size_t>(pooling.splits[pooling.segments]);
 }
 
-// One thread's share, for one compute type.
+// Combines the rows of some segments, on one thread.
 template <typename Compute>
 class Pooler {
  public:
-  // Of the segments [first, last).
+  // For the segments [first, last).
   Pooler(const Pooling& pooling, size_t first, size_t last, ValueType type, size_t dim, void* out)
       : pooling_(pooling),
         kernels_(KernelsFor(BestIsa())->For(type)),
@@ -38,7 +38,7 @@ class Pooler {
     Start();
   }
 
-  // The rows of the next keys, [begin, end).
+  // Adds the rows of the next keys, [begin, end).
   void Add(size_t begin, size_t end, const std::byte* rows) {
     const Compute* scales = ScalesOf(begin, end, rows);
     for (size_t i = begin; i < end;) {
@@ -51,7 +51,7 @@ class Pooler {
     }
   }
 
-  // After the last key.
+  // Call this after the last key.
   void Finish() {
     while (segment_ < last_) Next();
   }
@@ -79,7 +79,7 @@ class Pooler {
     }
   }
 
-  // What the rows are multiplied by; null if they are not.
+  // The factors of the rows, or null if all are 1.
   const Compute* ScalesOf(size_t begin, size_t end, const std::byte* rows) {
     const size_t n = end - begin;
     const float* weights = pooling_.weights == nullptr ? nullptr : pooling_.weights + begin;
@@ -102,7 +102,7 @@ class Pooler {
   const TypeKernels& kernels_;
   const size_t last_, dim_, row_bytes_;
   Compute* const out_;
-  size_t segment_;  // The one that rows are added to.
+  size_t segment_;  // The segment to which rows are added.
   std::vector<Compute> scales_;
 };
 
@@ -133,11 +133,11 @@ Status CheckPooling(const Pooling& pooling, size_t keys) {
 }
 
 void ForEachSegments(const Pooling& pooling, const std::function<void(size_t, size_t)>& body) {
-  // A segment costs about as much as a key, so that many empty ones are shared out too.
+  // A segment costs about as much as a key, so many empty segments are split over threads too.
   const size_t work = KeysIn(pooling) + pooling.segments;
   const size_t threads = ThreadsFor(work);
   const size_t parts = threads == 1 ? 1 : std::min(4 * threads, work / kMinKeysPerThread);
-  // The first segment with that much work before it.
+  // The first segment that has at least `before` units of work before it.
   const auto segment_at = [&](size_t before) {
     size_t low = 0, high = pooling.segments;
     while (low < high) {

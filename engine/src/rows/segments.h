@@ -1,4 +1,4 @@
-// Combining rows by segments, a block of rows at a time, whatever they come from.
+// Combines rows by segments, a block of rows at a time. The rows may come from any source.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace tfra {
 
-// A pooling with splits of its own. The caller's may change after they were checked, if another
-// thread writes to them, and they say where rows are.
+// A Pooling with a copy of the caller's splits. Another thread may change the caller's splits after
+// they were checked, and wrong splits would lead to reads outside of the arrays.
 class KeptPooling {
  public:
   explicit KeptPooling(const Pooling& pooling)
@@ -28,14 +28,15 @@ class KeptPooling {
 };
 
 // Calls body(first, last) for consecutive ranges of segments, on several threads. A segment is
-// never divided: how rows are combined does not depend on threads.
+// never divided, so the result does not depend on the number of threads.
 void ForEachSegments(const Pooling& pooling, const std::function<void(size_t, size_t)>& body);
 
-// Fills `rows` with those of the keys [begin, end).
+// Fills `rows` with the rows of the keys [begin, end).
 using ReadRows = std::function<void(size_t begin, size_t end, std::byte* rows)>;
 
-// Combines the rows of the segments [first, last), which `read` brings in some blocks.
-// out: (segments, dim) of ComputeType(type). REQUIRES: the pooling is checked, the type floating.
+// Combines the rows of the segments [first, last). Calls `read` for one block of keys after
+// another. out: (segments, dim) of ComputeType(type). REQUIRES: the pooling is checked, the type
+// floating.
 void PoolRows(const Pooling& pooling, size_t first, size_t last, ValueType type, size_t dim,
               const ReadRows& read, void* out);
 

@@ -15,17 +15,17 @@
 namespace tfra {
 namespace {
 
-// So far ahead is fetched what a loop over keys reads at random.
+// How many keys ahead loops prefetch what they read in random order.
 constexpr size_t kAhead = 16;
 
-// Of a key: the number of the first key that equals it, and how many equal ones come before.
+// For each key: the position of the first key that equals it, and how many equal keys come before.
 struct Occurrence {
   uint32_t first;
   uint32_t rank;
 };
 
-// Finds the occurrences of the keys of a group. Sets counts[i], if key i is a first one, to how
-// many keys equal it.
+// Finds the occurrences of the keys of a group. If key i is the first of equal keys, sets counts[i]
+// to their number.
 void FindOccurrences(const KeyBits& bits, const KeyGroups& groups, size_t group,
                      Occurrence* occurrences, uint32_t* counts) {
   size_t keys = 0;
@@ -56,7 +56,7 @@ Status CheckGradients(ValueType type) {
 
 }  // namespace
 
-// The numbers of all keys, those of equal ones together: distinct key d has
+// The positions of all keys, with equal keys together: distinct key d has the positions
 // order[begin[d]] .. order[begin[d + 1] - 1], ascending.
 struct UniqueKeys::State {
   size_t keys = 0;
@@ -64,10 +64,10 @@ struct UniqueKeys::State {
   std::vector<uint32_t> begin;        // (u + 1)
   std::unique_ptr<uint32_t[]> order;  // (n)
 
-  // Fills the above. Uses `counts` as memory.
+  // Fills these arrays. Overwrites `counts`.
   void Sort(const Occurrence* occurrences, uint32_t* counts);
 
-  // Of the distinct keys [from, to).
+  // Sums the gradients of the distinct keys [from, to).
   template <typename Compute>
   void Sum(size_t from, size_t to, const std::byte* gradients, ValueType type, size_t dim,
            const int64_t* row, const Compute* scale, Compute* sums) const;
@@ -106,7 +106,7 @@ void UniqueKeys::State::Sort(const Occurrence* occurrences, uint32_t* counts) {
       if (occurrences[i].first != i) continue;
       first[totals.distinct] = static_cast<uint32_t>(i);
       begin[totals.distinct++] = static_cast<uint32_t>(totals.keys);
-      // From here on: where the equal keys begin.
+      // From here on, counts[i] is the index in `order` where the keys that equal key i begin.
       totals.keys += std::exchange(counts[i], static_cast<uint32_t>(totals.keys));
     }
   });
@@ -169,7 +169,7 @@ TFRA_CATCH_BAD_ALLOC
 Status UniqueKeys::Sum(const void* gradients, ValueType type, size_t dim, const int64_t* row,
                        const void* scale, void* sums) const try {
   TFRA_RETURN_IF_ERROR(CheckGradients(type));
-  // Parts of about as many keys each, however many of them are equal.
+  // Split the work into parts with about the same number of keys, equal keys included.
   const std::vector<uint32_t>& begin = state_->begin;
   const auto distinct_at = [&](size_t key) {
     return static_cast<size_t>(std::lower_bound(begin.begin(), begin.end(), key) - begin.begin());
@@ -225,9 +225,9 @@ Status FindDuplicate(const KeyBatch& keys, size_t* duplicate) try {
   *duplicate = keys.size;
   const KeyBits bits(keys);
   const size_t n = bits.size();
-  // Keys that are equal share a mark, so that only those that share one are compared: about one in
-  // 16. Marks are by the top bits of MixInt64: int64 keys of an export come nearly in that order,
-  // which makes access to the marks nearly sequential.
+  // Each key sets a mark, and equal keys set the same mark. So only keys that share a mark are
+  // compared: about one key in 16. The top bits of MixInt64 select the mark: the int64 keys of an
+  // export are nearly in that order, so marks are accessed nearly in sequence.
   const size_t marks = std::bit_ceil(16 * n + 64);
   const int shift = 64 - std::countr_zero(marks);
   std::vector<uint64_t> seen(marks / 64), shared(marks / 64);
@@ -250,25 +250,25 @@ Status FindDuplicate(const KeyBatch& keys, size_t* duplicate) try {
       if (shared[place / 64] >> place % 64 & 1) found[chunk].push_back(static_cast<uint32_t>(i));
     }
   });
-  // The keys to compare, with their numbers in the batch.
-  std::vector<uint32_t> numbers;
+  // The keys to compare, and their positions in the batch.
+  std::vector<uint32_t> positions;
   std::vector<int64_t> ints;
   std::vector<std::string_view> strings;
   for (const std::vector<uint32_t>& some : found) {
-    numbers.insert(numbers.end(), some.begin(), some.end());
+    positions.insert(positions.end(), some.begin(), some.end());
   }
   const bool are_strings = keys.type == KeyType::kString;
-  for (const uint32_t i : numbers) {
+  for (const uint32_t i : positions) {
     are_strings ? strings.push_back(keys.strings[i]) : ints.push_back(keys.ints[i]);
   }
   UniqueKeys unique;
   TFRA_RETURN_IF_ERROR(UniqueKeys::Find(
       are_strings ? KeyBatch(strings.data(), strings.size()) : KeyBatch(ints.data(), ints.size()),
       &unique));
-  if (unique.size() == numbers.size()) return Status::Ok();
+  if (unique.size() == positions.size()) return Status::Ok();
   size_t k = 0;
   while (k < unique.size() && unique.first()[k] == k) ++k;
-  *duplicate = numbers[k];
+  *duplicate = positions[k];
   return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC

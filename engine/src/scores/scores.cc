@@ -9,14 +9,15 @@
 namespace tfra {
 namespace {
 
-// Cells of a stripe, per key that it is made ready for; and the least number of lines of them.
+// The number of cells for each key that a stripe is made for, and the least number of cache lines.
 constexpr uint64_t kCellsPerKey = 4;
 constexpr uint64_t kMinLines = 128;
-// One cell fades for so many counts that are taken in. More often, and keys are forgotten before
-// they come again; less often, and keys that come once look frequent.
+// Each time this many counts were stored, one cell is halved. If cells were halved more often, keys
+// would be forgotten before they come again; if less often, keys that come once would look
+// frequent.
 constexpr uint64_t kTurnsPerCell = 4;
 
-// Given scores from here on do not move the clock, which would have no numbers left.
+// Scores from here on, if callers give them, do not advance the clock: it would soon overflow.
 constexpr uint64_t kLastClock = uint64_t{1} << 63;
 
 void RaiseTo(std::atomic<uint64_t>* clock, uint64_t value) {
@@ -25,13 +26,14 @@ void RaiseTo(std::atomic<uint64_t>* clock, uint64_t value) {
   }
 }
 
-// Lowers `best` to the lowest of some buckets of a stripe. Returns how many of them have keys: the
-// first places are taken first, and two of them tell enough.
+// Sets `best` to the entry with the lowest score of some buckets, if that is lower than
+// best->score. Returns how many of the buckets have keys. It checks only the first two entries of a
+// bucket, since entries are used in order.
 uint64_t LookAt(const BucketArray& array, uint32_t stripe, uint64_t first, uint64_t buckets,
                 Candidate* best) {
   static_assert(kBucketEntries == 5);
   const uint64_t* score = array.scores() + first * kBucketEntries;
-  // Bucket by bucket, and without branches, so that no comparison waits for many others.
+  // Finds the minimum of each bucket first, without branches, so that comparisons run in parallel.
   uint64_t lowest = kNoScore, lowest_bucket = 0, taken = 0;
   for (uint64_t b = 0; b < buckets; ++b, score += kBucketEntries) {
     const uint64_t front = std::min(score[0], score[1]);
@@ -179,7 +181,7 @@ void Bounds::GiveRoom(uint64_t size) {
 
 Room Bounds::RoomFor(const Stripe* stripes, const std::array<uint64_t, kStripes>& more) const {
   bool fits = true;
-  uint64_t wanted = 0;  // Of the room that stripes share.
+  uint64_t wanted = 0;  // How much of the shared room the keys need.
   for (uint32_t s = 0; s < kStripes; ++s) {
     const uint64_t size = stripes[s].size();
     fits &= size + more[s] <= most_;
@@ -202,8 +204,8 @@ Candidate LowestNear(const Stripe* stripes, uint64_t hash) {
   Candidate best;
   const uint64_t window = std::min(kCandidateBuckets, array.count);
   uint64_t first = array.HomeOf(hash);
-  // Keys that came, or left, in the order of their hashes leave a part of the stripe empty. Who
-  // goes there would have few to compete with, and the others none: it competes elsewhere as well.
+  // If keys were inserted or removed in the order of their hashes, a part of the stripe is empty. A
+  // new key of that part would have few candidates to evict, so it also looks at other parts.
   const uint64_t jump = array.count * 5 / 8 + 1;
   constexpr int kMostJumps = 7;
   for (int jumps = 0;; ++jumps) {
@@ -213,7 +215,7 @@ Candidate LowestNear(const Stripe* stripes, uint64_t hash) {
     if (jumps == kMostJumps || 4 * taken >= 3 * before_end) break;
     first = (first + jump) % array.count;
   }
-  // Keys made to collide may be hard to meet.
+  // If keys were chosen to collide, they may all be in buckets that were not looked at.
   for (first = 0; first < array.count && !best.entry; first += window) {
     LookAt(array, number, first, std::min(window, array.count - first), &best);
   }

@@ -1,4 +1,4 @@
-// What only bounded tables have: scores, the choice of the key to evict, and the room that is left.
+// What only bounded tables have: scores, the choice of the key to evict, and the room for new keys.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace tfra {
 // Computes the scores of the keys that one call writes to. Each thread has its own copy.
 class Scoring {
  public:
-  // Equal keys of the call, which it writes to one after the other.
+  // The equal keys of a call: the sum of their counts, and the position of the last one.
   struct Occurrences {
     uint64_t count = 0;
     size_t last = 0;
@@ -55,31 +55,31 @@ class Scoring {
   }
 
   EvictStrategy strategy_;
-  uint64_t now_;  // kLru: the score of the first key. With epochs: all of the score but the count.
+  uint64_t now_;  // kLru: the score of the first key. With epochs: the score without the count.
   Scores given_;
 };
 
-// How often keys that are not in the table were seen, approximately, in fixed memory. A key has two
-// cells of one cache line, and the smaller one counts; keys that share both cells are taken for one
-// another. Each new count lowers old ones a little, so that the cells do not fill up with keys that
-// come once. Keys are identified by their positions in the index, so when a stripe takes a new seed
-// because of keys that were chosen to collide, such keys do not share cells any more either.
-// REQUIRES, for all that takes a position: the mutex of its stripe.
+// Remembers in fixed memory, approximately, how often keys that are not in the table were seen. A
+// key has two cells in one cache line, and its count is the smaller one; keys that share both cells
+// are confused. New counts lower old counts a little, so that the cells do not fill up with keys
+// that come only once. The position of a key in the index selects its cells. So if a stripe takes a
+// new seed because keys were chosen to collide, these keys also get different cells.
+// REQUIRES, for all functions with a position: the mutex of its stripe.
 class CountMemory {
  public:
-  // For a table of so many keys. Takes memory only when there is something to remember.
+  // For a table of `keys` keys. Allocates memory at the first Remember.
   explicit CountMemory(uint64_t keys) : lines_(kStripes * LinesPerStripe(keys)) {}
   ~CountMemory() { Forget(); }
   CountMemory(const CountMemory&) = delete;
   CountMemory& operator=(const CountMemory&) = delete;
 
-  // 0 if nothing is known.
+  // The count of a key; 0 if nothing is known.
   uint64_t Recall(uint64_t position) const;
   // If there is no memory, the count is forgotten.
   void Remember(uint64_t position, uint64_t count);
-  // All of a stripe.
+  // Forgets the counts of one stripe.
   void ForgetStripe(uint32_t stripe);
-  // REQUIRES: the mutexes of all stripes.
+  // Forgets all counts and frees the memory. REQUIRES: the mutexes of all stripes.
   void Forget();
   void Prefetch(uint64_t position) const {
     if (Cell* cells = cells_.load()) __builtin_prefetch(LineOf(cells, position), 1);
@@ -95,8 +95,8 @@ class CountMemory {
   static constexpr uint64_t kLineCells = kLineBytes / sizeof(Cell);
   static uint64_t LinesPerStripe(uint64_t keys);
 
-  // In the order of positions: those of a stripe are together, and so are those of keys that
-  // compete.
+  // Lines are in the order of positions, so the lines of keys that compete with each other are
+  // near.
   Cell* LineOf(Cell* cells, uint64_t position) const {
     const uint64_t line =
         static_cast<uint64_t>((static_cast<unsigned __int128>(position) * lines_) >> 64);
@@ -110,63 +110,64 @@ class CountMemory {
   const uint64_t lines_;
   std::atomic<Cell*> cells_{nullptr};
   std::mutex mutex_;  // Guards the allocation.
-  // For each stripe, the number of counts so far, which says which cells are lowered next.
+  // For each stripe, the number of counts stored so far, which selects the next cell to halve.
   std::array<uint64_t, kStripes> turns_{};
 };
 
-// The room for some new keys: for all of them; for some of them, depending on which come first; or
-// only the room that belongs to their stripes.
+// Whether there is room for some new keys: for all of them; for some of them, depending on their
+// order; or only the room that each stripe has for itself.
 enum class Room { kForAll, kForSome, kOfEachStripe };
 
-// The bound of a table: its clock, the room that is left, the counts it remembers. Any thread,
-// except where a stripe's mutex is asked for.
+// The bound of a table: its clock, the room for new keys, and the counts that it remembers. Any
+// thread may call it; some functions require the mutex of a stripe.
 class Bounds {
  public:
   explicit Bounds(const Bound& bound);
 
   uint64_t max_capacity() const { return max_capacity_; }
-  // Whether all keys of the table are candidates.
+  // Whether all keys of the table are candidates for eviction.
   bool exact() const { return max_capacity_ <= static_cast<uint64_t>(kExactCapacity); }
   // The number of keys that a stripe is made for.
   uint64_t stripe_keys() const { return stripe_keys_; }
 
   Status CheckScores(const Scores& scores) const;
-  // At the start of a call of n keys.
+  // Call this at the start of a call of n keys.
   Scoring StartCall(size_t n, const Scores& given);
-  // The clock goes on after these scores.
+  // Advances the clock past these scores.
   void AdvancePast(const uint64_t* scores, size_t n);
   void SetEpoch(uint32_t epoch);
   uint32_t epoch() const;
 
-  // Keys there is room for beyond the shares of the stripes.
+  // The number of keys that there is room for beyond the shares of the stripes.
   uint64_t room() const { return room_.load(std::memory_order_relaxed); }
-  // Whether only the room that belongs to the stripes is left.
+  // Whether only the shares of the stripes are left as room.
   bool is_full() const { return room() == 0 && !exact(); }
-  // Whether most keys of the last call were new, which decides how the next call is done.
+  // Whether most keys of the last call were new. The next call chooses its algorithm by this.
   bool mostly_new() const { return mostly_new_.load(std::memory_order_relaxed); }
   void NoteMissing(size_t missing, size_t keys) {
     mostly_new_.store(2 * missing > keys, std::memory_order_relaxed);
   }
-  // Takes room for one more key of a stripe of `size` keys, if there is some. REQUIRES, for these
-  // two: the stripe's mutex.
+  // Takes room for one more key of a stripe that has `size` keys. Returns false if there is none.
+  // REQUIRES: the stripe's mutex.
   bool TakeRoom(uint64_t size);
-  // The room for so many more keys of each stripe, unless other threads take it.
+  // The room for more[s] keys of each stripe s, unless other threads take it meanwhile.
   Room RoomFor(const Stripe* stripes, const std::array<uint64_t, kStripes>& more) const;
-  // Gives back what one key of a stripe of `size` keys took.
+  // Gives back the room of one key of a stripe that has `size` keys. REQUIRES: the stripe's mutex.
   void GiveRoom(uint64_t size);
-  // The keys that a stripe was asked to take so far. REQUIRES: its mutex.
+  // Counts one more key that is to be inserted into a stripe, and returns the count. REQUIRES: the
+  // stripe's mutex.
   uint64_t CountInsert(uint32_t stripe) { return ++inserts_[stripe].count; }
-  // All keys have left the table. REQUIRES: the mutexes of all stripes.
+  // Call this when all keys have left the table. REQUIRES: the mutexes of all stripes.
   void Clear();
 
-  // What is known of a key that is not there, by its position in the index. REQUIRES, for these:
+  // The count of a key that is not in the table, by its position in the index. REQUIRES, for these:
   // the mutex of its stripe.
   uint64_t Recall(uint64_t position) const { return remembers_ ? memory_.Recall(position) : 0; }
-  // A key of this score is not, or no longer, in the table.
+  // Remembers the count of a key with this score that was rejected or has left the table.
   void Remember(uint64_t position, uint64_t score) {
     if (remembers_) memory_.Remember(position, score & count_mask_);
   }
-  // The keys of a stripe have other positions now.
+  // Call this when the keys of a stripe have got new positions.
   void ForgetStripe(uint32_t stripe) {
     if (remembers_) memory_.ForgetStripe(stripe);
   }
@@ -174,7 +175,7 @@ class Bounds {
     if (remembers_) memory_.Prefetch(position);
   }
   uint64_t memory_bytes() const { return memory_.bytes(); }
-  // What memory_bytes() is when there is something to remember.
+  // The memory_bytes() of a table that remembers counts, after the first one.
   static uint64_t MemoryBytes(const Bound& bound);
 
  private:
@@ -183,38 +184,41 @@ class Bounds {
   const EvictStrategy strategy_;
   const uint64_t max_capacity_;
   const uint64_t stripe_keys_;
-  // Stripes differ by chance only. Keys may come stripe by stripe, as from an export: whoever comes
-  // first must not take the room of others, since stripes evict for themselves.
-  const uint64_t most_;   // Keys of a stripe.
-  const uint64_t share_;  // Keys of each stripe for which other stripes leave room.
+  // Keys are spread evenly over the stripes, except for chance. But they may come stripe by stripe,
+  // for example from an export. Each stripe evicts its own keys, so the first stripes must not take
+  // the room of the others.
+  const uint64_t most_;   // The most keys of a stripe.
+  const uint64_t share_;  // The number of keys for which each stripe has room of its own.
   const bool remembers_;
   const uint64_t count_mask_;  // The part of a score that is a count.
 
   std::atomic<uint64_t> room_;
   std::atomic<bool> mostly_new_{true};
-  // The last score that was given out: kLru, a count; with epochs, the epoch and the calls in it.
+  // The last score that was used. kLru: a count of keys; with epochs: the epoch and a count of
+  // calls.
   std::atomic<uint64_t> clock_{0};
   CountMemory memory_;
-  // Each guarded by its stripe's mutex, and apart from those of other threads.
+  // Each is guarded by its stripe's mutex, and has its own cache line.
   struct alignas(kCacheLine) Inserts {
     uint64_t count = 0;
   };
   std::array<Inserts, kStripes> inserts_;
 };
 
-// An entry and its score; no entry if there is none. REQUIRES, to use it: the stripe's mutex.
+// A key that may be evicted, and its score. `entry` is empty if there is no such key. REQUIRES, to
+// use it: the stripe's mutex.
 struct Candidate {
   uint32_t stripe = 0;
   Stripe::Entry entry;
   uint64_t score = kNoScore;
 };
 
-// Buckets whose keys are candidates for a new one.
+// A new key may evict the keys of this many buckets.
 inline constexpr uint64_t kCandidateBuckets = 16;
 
-// The candidate of the lowest score near a hash, in its own stripe. REQUIRES: the stripe's mutex.
+// The key with the lowest score near the position of a hash. REQUIRES: the stripe's mutex.
 Candidate LowestNear(const Stripe* stripes, uint64_t hash);
-// Of all keys. REQUIRES: the mutexes of all stripes.
+// The key with the lowest score of the table. REQUIRES: the mutexes of all stripes.
 Candidate LowestOfAll(const Stripe* stripes);
 
 }  // namespace tfra

@@ -38,14 +38,15 @@ template <typename Keys>
 struct Finder {
   const TableState& state;
 
-  // The array of buckets that a key is in.
+  // The array of buckets for a key.
   const BucketArray* ArrayFor(uint64_t key_bits) const {
     return state.StripeFor(Keys::Hash(key_bits)).array();
   }
-  // Whether the probe found this very key, and the entry is still there.
+  // Whether the probe found this key, and not another key with the same key_bits.
   bool IsHit(const Probe& probe, std::string_view bytes) const;
-  // Finds a key whatever other threads do. Calls read(array, entry, row id) until one call has read
-  // a whole row: the last call counts. Returns false if the key is not in the table.
+  // Finds a key while other threads may write. Calls read(array, entry, row id) again until no
+  // thread has changed the row during the call: only the last call is valid. Returns false if the
+  // key is not in the table.
   template <typename Read>
   bool ReadEntry(uint64_t key_bits, std::string_view bytes, Read&& read) const;
   // Like ReadEntry, with read(row). If the row is in the file, does not call read(), and sets
@@ -63,11 +64,11 @@ struct Finder {
   }
 
   // Goes through n keys and prefetches ahead. key_at(i) is the position of the i-th key in `bits`.
-  // Calls fetch(position) early, for keys that seem to be in the table, to prefetch what else is
-  // needed, and visit(position, probe) later; `row_bytes` of each row are prefetched. Keys that are
-  // neither in their first buckets nor known to be missing, and keys for which visit returns false,
-  // get late(position) instead. Equal keys are visited in batch order, if no other thread writes to
-  // their stripe and visit moves no entries.
+  // For keys that seem to be in the table, it prefetches `row_bytes` of the row and calls
+  // fetch(position), which may prefetch more. Some keys later it calls visit(position, probe). For
+  // keys that are neither in their first buckets nor known to be missing, and for keys for which
+  // visit returned false, it calls late(position) instead. Equal keys are visited in batch order,
+  // if no other thread writes to their stripe and visit moves no entries.
   template <Access kAccess, typename KeyAt, typename Fetch, typename Visit, typename Late>
   void Probes(const uint64_t* bits, size_t n, size_t row_bytes, KeyAt&& key_at, Fetch&& fetch,
               Visit&& visit, Late&& late) const;
@@ -89,8 +90,8 @@ struct Finder {
   }
 
  private:
-  // Probes the first bucket of each key or, with kLater, the bucket `offset` after it. Fills `rest`
-  // with the positions of the keys that are undecided, and returns how many there are.
+  // Probes the home bucket of each key or, with kLater, the bucket `offset` after it. Fills `rest`
+  // with the positions of the keys that are still undecided, and returns their number.
   template <Access kAccess, bool kLater, typename KeyAt, typename Fetch, typename Visit,
             typename Late>
   size_t Pass(const BucketArray* arrays, uint64_t offset, const uint64_t* bits, size_t n,
@@ -102,7 +103,7 @@ template <typename Keys>
 inline bool Finder<Keys>::IsHit(const Probe& probe, std::string_view bytes) const {
   if (probe.row == nullptr) return false;
   if constexpr (Keys::kStrings) {
-    // The pointer may be followed only after a check that it belongs to this entry.
+    // Check that the bucket has not changed before following the pointer, which may be stale.
     const Blob* key = LoadBlob(probe.row + state.layout.key_offset);
     return StillValid(probe.bucket, probe.state) && key->view() == bytes;
   } else {
@@ -120,8 +121,8 @@ bool Finder<Keys>::ReadEntry(uint64_t key_bits, std::string_view bytes, Read&& r
     do {
       Bucket* bucket = path.bucket();
       const uint32_t seen = bucket->state.load(std::memory_order_acquire);
-      // Entries that moved to a new array can be read here until that array is published: their
-      // rows change only after that.
+      // Entries that were copied to a new array can be read here until that array is published:
+      // their rows change only later.
       const auto valid = [&] {
         return StillValid(bucket, seen) &&
                (!(seen & Bucket::kMoved) || ArrayFor(key_bits) == array);
@@ -173,7 +174,7 @@ template <Access kAccess, bool kLater, typename KeyAt, typename Fetch, typename 
         const uint64_t hash = Keys::Hash(bits[key_at(i)]);
         const BucketArray& array = arrays[StripeOf(hash)];
         uint64_t place = array.HomeOf(hash);
-        // The bucket beyond the end says that the search is undecided.
+        // The extra bucket at the end is locked, so the key stays undecided there.
         if constexpr (kLater) place = std::min(place + offset, array.count);
         Bucket* const start = array.buckets + place;
         __builtin_prefetch(start, kForWrite);
@@ -195,7 +196,7 @@ template <Access kAccess, bool kLater, typename KeyAt, typename Fetch, typename 
             states[r] |= Bucket::kLocked;
             return;
           }
-          // Calls that write have raised the recency of their rows before.
+          // Writing calls have raised the recency of their rows already, when they fetched them.
           if constexpr (kAccess == Access::kRead) tiers->Warm(row_id);
           if constexpr (kAccess == Access::kRow) tiers->NoteWrite(row_id);
         }
@@ -239,8 +240,8 @@ template <Access kAccess, typename KeyAt, typename Fetch, typename Visit, typena
                                                         Fetch&& fetch, Visit&& visit,
                                                         Late&& late) const {
   constexpr size_t kBlock = 4096;
-  // One key in ten or twenty is not in its first bucket; most of these are in the next. The same
-  // loops search up to kSteps buckets further, unless few keys are left.
+  // One key in ten or twenty is not in its home bucket; most of these are in the next. The same
+  // loops search up to kSteps buckets further, unless only few keys are left.
   constexpr uint64_t kSteps = 4;
   constexpr size_t kWorthIt = 4;
   uint32_t rest[kBlock];

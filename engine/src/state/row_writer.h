@@ -11,8 +11,8 @@
 
 namespace tfra {
 
-// A writer holds the mutexes of its stripes for so many keys: some hundred microseconds, and some
-// milliseconds if it evicts other keys.
+// A writer holds the mutexes of its stripes for at most this many keys: some hundred microseconds,
+// or some milliseconds if it evicts other keys.
 inline constexpr size_t kKeysPerLock = 4096;
 
 // Instantiates a template for every Op.
@@ -30,7 +30,7 @@ inline constexpr size_t kKeysPerLock = 4096;
   INSTANTIATE(Keys, FindOrInsertOp)         \
   INSTANTIATE(Keys, FindOrInsertStringsOp)
 
-// What every Op of a call knows of the table.
+// What every Op of a call knows about the table.
 inline RowContext ContextOf(const TableState& state, NewKeys new_keys) {
   return {state.layout, state.initializer, state.spec.metadata, state.clock(), new_keys};
 }
@@ -90,8 +90,8 @@ bool Admits(const TableState& state, const Op& op) {
   return state.admission != nullptr && op.context.new_keys == NewKeys::kAdmit;
 }
 
-// Whether a key that is not in the table may enter; asking counts as seeing the key. seen: how
-// often the key was seen, this time included. REQUIRES: the stripe's mutex.
+// Whether a key that is not in the table may enter. Each call counts as seeing the key once more.
+// seen: how often the key was seen, this time included. REQUIRES: the stripe's mutex.
 template <typename Keys>
 Status MayEnter(const TableState& state, const KeyBits& bits, size_t i, const RowContext& context,
                 bool* enters, uint32_t* seen) {

@@ -106,7 +106,7 @@ void TableState::UnlockAllAfterFork() {
 uint64_t TableState::size() const {
   uint64_t total = 0;
   for (uint32_t s = 0; s < kStripes; ++s) total += stripes[s].size();
-  // Stripes are read one after the other: meanwhile a key may leave one stripe that was counted,
+  // Stripes are counted one after the other. Meanwhile a key may leave a stripe that was counted,
   // and another key may enter a stripe that was not.
   return bounds == nullptr ? total : std::min(total, bounds->max_capacity());
 }
@@ -207,7 +207,7 @@ void TableState::DropRow(Stripe* stripe, uint32_t row_id, Tally* tally) const {
 Status TableState::Clear() try {
   const StripeLocks locks(stripes.get(), kAllStripes);
   Tally tally;
-  // All memory is taken before the first change.
+  // Allocate all memory before the first change.
   tally.garbage.reserve(size() * StringsPerRow());
   if (tiers != nullptr) tally.records.reserve(size());
   for (uint32_t s = 0; s < kStripes; ++s) GrowBy(&stripes[s].free_rows(), stripes[s].size());

@@ -1,9 +1,9 @@
 // The state of one table: its rows, its index, its limits and its counters.
 //
-// TableState knows nothing of the calls of a table. Each call is a small class (Reader, Writer,
-// Exporter, ...) that works on a const TableState&: const, because the members stay the same
-// objects; rows, index and counters change behind them. Mutexes of the stripes guard them: see
-// REQUIRES.
+// TableState does not know the calls of a table. Each call is a small class (Reader, Writer,
+// Exporter, ...) that works on a const TableState&. It is const because its members stay the same
+// objects; the rows, index and counters that they own may change. The mutexes of the stripes guard
+// these: see REQUIRES.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace tfra {
 
-// Counting is always on. Only bench/counters.py, which measures what it costs, builds without.
+// Counters are always on. Only bench/counters.py, which measures their cost, builds without them.
 #ifdef TFRA_NO_COUNTERS
 inline constexpr bool kCounters = false;
 #else
@@ -47,11 +47,11 @@ class TableState {
   TableState(const TableState&) = delete;
   TableState& operator=(const TableState&) = delete;
 
-  // Once, before anything else.
+  // Call this once, before anything else.
   Status Initialize();
 
-  // Around fork(), for all tables of the process: see process/fork.cc, the only caller. REQUIRES:
-  // the thread holds no lock of the engine.
+  // Called around fork() by process/fork.cc, for all tables of the process. REQUIRES: the thread
+  // holds no lock of the engine.
   static void LockAllForFork();
   static void UnlockAllAfterFork();
 
@@ -68,7 +68,7 @@ class TableState {
 
   bool has_string_values() const { return spec.value_type == ValueType::kString; }
   bool has_string_keys() const { return spec.key_type == KeyType::kString; }
-  // The strings that a row owns, outside of the row.
+  // The number of strings that a row owns.
   size_t StringsPerRow() const {
     return has_string_keys() + (has_string_values() ? static_cast<size_t>(spec.dim) : 0);
   }
@@ -82,14 +82,14 @@ class TableState {
   Status CheckScores(const Scores& scores) const;
 
   uint64_t size() const;
-  // The time that writes leave in the metadata of rows.
+  // The time that writes store in the metadata of rows.
   uint32_t clock() const;
   void SetClock(uint32_t now) { clock_.store(now); }
 
   // Adds the events of a thread to the counters, and frees what it collected.
   void Count(Tally tally) const;
-  // Calls body(&tally) and counts what it did, also if memory runs out on the way. finish(&tally),
-  // which must not fail, adds what is known only at the end.
+  // Calls body(&tally) and adds the tally to the counters, also if body throws. finish(&tally),
+  // which must not fail, adds events that are known only at the end.
   template <typename Body, typename Finish>
   void Counting(Body&& body, Finish&& finish) const {
     Tally tally;
@@ -110,8 +110,8 @@ class TableState {
     Counting(body, [](Tally*) {});
   }
   TableStats stats() const;
-  // Buckets that inserts and growth have passed so far because they were full: the cost of
-  // collisions. For tests.
+  // How many full buckets insertions and growth have passed so far: the cost of collisions. For
+  // tests.
   uint64_t index_steps() const;
 
   Stripe& StripeFor(uint64_t hash) const { return stripes[StripeOf(hash)]; }
@@ -135,7 +135,7 @@ class TableState {
     TFRA_RETURN_IF_ERROR(stripe->TakeRow(row));
     return tiers == nullptr ? Status::Ok() : StartRow(stripe, *row);
   }
-  // Allocates all that removing so many rows needs, so that removing them cannot fail.
+  // Allocates all memory that removing `rows` rows needs, so that removing them cannot fail.
   void PrepareDrop(Stripe* stripe, size_t rows, Tally* tally) const {
     GrowBy(&stripe->free_rows(), rows);
     if (StringsPerRow() > 0) GrowBy(&tally->garbage, rows * StringsPerRow());
@@ -151,7 +151,7 @@ class TableState {
   void RemoveEntry(Stripe* stripe, Stripe::Entry entry, Tally* tally) const {
     RemoveEntries(stripe, &entry, 1, tally);
   }
-  // How many keys the index of a stripe must have room for, when so many keys are added.
+  // How many keys the index of a stripe must have room for, if `more` keys are added.
   uint64_t IndexedKeys(uint32_t stripe, uint64_t more) const {
     const uint64_t present = stripes[stripe].size();
     return bounds == nullptr ? present + more
@@ -175,17 +175,17 @@ class TableState {
   void ForEachLock(ForkLevel level, Do&& act);
   // Prepares a row of a tiered table that was taken. Gives the row back if that fails.
   Status StartRow(Stripe* stripe, uint32_t row) const;
-  // Moves rows from the end of the arena into the gaps before. REQUIRES: all stripe mutexes, and
-  // that no row is on the way to the file.
+  // Moves rows from the end of the arena to free rows before them. REQUIRES: the mutexes of all
+  // stripes, and no row is being written to the file.
   void CompactRows();
 
-  std::atomic<int64_t> clock_{-1};  // Negative: the time of day.
+  std::atomic<int64_t> clock_{-1};  // Negative: use the system clock.
   static constexpr size_t kCounterCount = std::size(kCounterFields);
   mutable std::array<std::atomic<uint64_t>, kCounterCount> counters_{};
   mutable std::atomic<int64_t> string_bytes_{0};
 };
 
-// The largest number of keys that a table may be asked to have room for.
+// Fails if no table can have room for `keys` keys.
 Status CheckCapacity(int64_t keys);
 
 }  // namespace tfra

@@ -22,7 +22,7 @@ bool FailsForTesting(IoKind kind) {
   return left == 0;
 }
 
-std::atomic<uint64_t> forks{0};  // Between this process and the first.
+std::atomic<uint64_t> forks{0};  // How many forks lie between the first process and this one.
 
 Status Failure(const char* what, uint64_t bytes, const std::string& directory, int error) {
   std::string message = std::string("could not ") + what + " " + std::to_string(bytes) +
@@ -33,13 +33,13 @@ Status Failure(const char* what, uint64_t bytes, const std::string& directory, i
 
 int OpenWithoutName(const std::string& directory) {
 #ifdef O_TMPFILE
-  // Reads are a tenth faster where they need not leave their time.
+  // Reads are a tenth faster if they do not update the access time.
   for (const int no_time : {O_NOATIME, 0}) {
     const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | no_time, 0600);
     if (file >= 0) return file;
   }
 #endif
-  // Not every file system has files without names: then the name goes at once.
+  // Not every file system has files without names: make a file with a name, and remove the name.
   std::string name = directory + "/tfra-rows-XXXXXX";
   const int named = mkstemp(name.data());
   if (named < 0) return -1;
@@ -69,7 +69,7 @@ Status RowFile::Open(const std::string& directory) {
   forks_ = forks.load(std::memory_order_relaxed);
   file_ = OpenWithoutName(directory_);
 #ifdef POSIX_FADV_RANDOM
-  // What is read next does not follow what was read last. Only a hint.
+  // Reads are in random order. Only a hint.
   if (file_ >= 0) (void)posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);
 #endif
   if (file_ >= 0) return Status::Ok();

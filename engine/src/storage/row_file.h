@@ -1,5 +1,5 @@
-// The file of a tiered table: bytes by offset. All reading and writing of files in the engine is
-// here, so that tests can make any of it fail.
+// The row file of a tiered table, as bytes by offset. All file access of the engine is here, so
+// that tests can make any of it fail.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@ class RowFile {
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
 
-  // Makes a file without a name in `directory` (empty: $TMPDIR, or /tmp): it goes with this object,
-  // or with the process, however that ends. Once, before anything else.
+  // Makes a file without a name in `directory` (empty: $TMPDIR, or /tmp). It vanishes with this
+  // object, or when the process ends in any way. Call this once, before anything else.
   Status Open(const std::string& directory);
 
-  // The rest may be called by any thread, but only of the process that made the file: children that
-  // were forked from it share the file and know nothing of each other's changes. To them it is an
-  // error (kIoError), and destroying the object leaves the file to the others.
+  // Any thread may call the rest, but only in the process that made the file. A forked child shares
+  // the file, but does not know what its parent changes in it. So in a child these calls fail with
+  // kIoError, and destroying the object does not affect the parent's file.
 
   // Whether this process may use the file.
   Status CheckProcess() const;
@@ -33,7 +33,7 @@ class RowFile {
   Status Read(uint64_t offset, std::byte* to, size_t bytes);
   // After a failure some of the bytes may have been written.
   Status Write(uint64_t offset, const std::byte* from, size_t bytes);
-  // Sets the size. A larger one takes room on the disk at once, where the file system can do that.
+  // Sets the size. Growth allocates disk space at once, if the file system can do that.
   // REQUIRES: no two threads at the same time.
   Status Resize(uint64_t bytes);
 
@@ -45,17 +45,17 @@ class RowFile {
 
  private:
   int file_ = -1;
-  uint64_t forks_ = 0;  // Between this process and the first, when the file was made.
+  uint64_t forks_ = 0;  // The number of forks when the file was made: see CountFork.
   std::string directory_;
   std::atomic<uint64_t> size_{0};
   std::atomic<uint64_t> reads_{0}, writes_{0}, bytes_read_{0}, bytes_written_{0};
 };
 
-// In the child of a fork: files of the parent can't be used. See process/fork.cc, the only caller.
+// Called in the child of a fork by process/fork.cc: the child cannot use files of its parent.
 void CountFork();
 
-// What tests make fail: the calls of one kind, after `successes` more of them succeeded. A write
-// that fails writes half of its bytes. A negative number ends that.
+// For tests: makes all calls of one kind fail after `successes` more of them. A write that fails
+// writes half of its bytes. A negative number ends this.
 enum class IoKind : uint8_t { kRead, kWrite, kResize };
 void FailIoForTesting(IoKind kind, int64_t successes);
 

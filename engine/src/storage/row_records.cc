@@ -12,23 +12,23 @@ namespace {
 
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kSegmentBytes = size_t{256} << 10;
-// Rows between two others are read, or written, along with them if they are no longer than this:
-// that takes less time than another call of the operating system.
+// A gap between two rows is read or written along with them if it has at most this many bytes: that
+// takes less time than another system call.
 constexpr size_t kJoinBytes = 4096;
-// And not more of them than this, or reading would take much more memory than rows.
+// When reading, a gap has at most this many rows. Otherwise it would need much more memory.
 constexpr uint32_t kJoinRows = 2;
-// Free records that are left before the file grows, one in so many: the more there are, the more
-// rows fit between the first and the last record of a reservation.
+// Free records are used if at least one record in kSpare is free; otherwise the file grows. With
+// more free records, one write contains more new rows.
 constexpr uint64_t kSpare = 4;
-// The best of so many segments is taken: the emptier it is, the fewer rows are written again.
+// The emptiest of this many segments is used: the emptier, the fewer rows are written again.
 constexpr uint32_t kCandidates = 32;
-// The file grows by so many segments at least, and by one in so many.
+// The file grows by its size / kGrowShare, but at least by kGrowSegments segments.
 constexpr uint32_t kGrowSegments = 4;
 constexpr uint32_t kGrowShare = 32;
 
-// The file is filled in pieces of this size before rows are written to it: the operating system
-// then keeps it in large pages, where it can, which takes a third off the time of reading a row.
-// In larger ones still, writing takes longer.
+// The file is filled with zeros, in pieces of this size, before rows are written to it: the
+// operating system may then cache it in large pages, which makes reading a row a third faster. With
+// larger pieces, writing takes longer.
 constexpr size_t kFillBytes = size_t{256} << 10;
 
 constexpr uint32_t kNone = UINT32_MAX;
@@ -139,7 +139,7 @@ Status RowRecords::TakeRecords(uint32_t want, Reservation* reservation) {
 
 Status RowRecords::Write(const Reservation& reservation, const std::byte* rows) {
   const uint32_t* records = reservation.records_;
-  thread_local Staging buffer;  // Kept, because fresh memory costs more than copying.
+  thread_local Staging buffer;  // Kept between calls, because fresh memory costs more than copying.
   for (uint32_t begin = 0, end; begin < reservation.count_; begin = end) {
     bool gaps = false;
     for (end = begin + 1; end < reservation.count_; ++end) {

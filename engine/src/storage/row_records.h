@@ -1,16 +1,17 @@
-// The records of a tiered table's file, each of which holds a row: which ones are free, and how
-// rows get into them and out of them.
+// The records of a row file, each of which holds one row: which records are free, and how rows are
+// read and written.
 //
-// Reading a single row is cheap, writing one is not. So records come in segments, and a thread that
-// writes reserves the free records of one segment and writes what lies between the first and the
-// last of them at once; of the rows in between the same bytes are written again. A record that is
-// in use therefore never changes: it may be read at any time by whoever keeps it from being freed.
+// Reading a single row is cheap, writing a single row is not. So a thread that writes reserves free
+// records of one segment, and writes all bytes between the first and the last of them at once. The
+// rows in between are written again with the same bytes. So a record in use never changes, and may
+// be read at any time as long as it is not freed.
 //
-// Records are freed late (read_guard.h): a thread inside a ReadGuard may read a record that it
-// found in the index, also if the row leaves the record meanwhile.
+// Freeing records is deferred (read_guard.h): a thread inside a ReadGuard may read a record that it
+// found in the index, even if the row leaves the record meanwhile.
 //
-// A forked child cannot use the file of its parent (row_file.h). There these calls fail, or do
-// nothing, before they take a lock: another thread may have held it at the fork (process/fork.cc).
+// A forked child cannot use the file of its parent (row_file.h). In a child these calls fail, or do
+// nothing, before they take a lock, since a thread of the parent may have held the lock at the fork
+// (process/fork.cc).
 #pragma once
 
 #include <atomic>
@@ -23,18 +24,18 @@
 
 namespace tfra {
 
-// Records have 30 bits, which leaves two for marks.
+// The number of a record has 30 bits, which leaves two bits for marks.
 inline constexpr uint32_t kMaxRecords = (uint32_t{1} << 30) - 1;
 
-// A row that is to be read. The number is the caller's, for example a position in a batch.
+// A row to be read from the file.
 struct SlowRow {
-  uint32_t number;
+  uint32_t number;  // Chosen by the caller, for example a position in a batch.
   uint32_t record;
-  const std::byte* row = nullptr;  // After reading.
-  bool seen = false;               // Whether the row was needed before.
+  const std::byte* row = nullptr;  // Set by RowRecords::Read.
+  bool seen = false;               // Whether the row was needed before: see RowTiers::SeenBefore.
 };
 
-// In the order in which reading them is fastest.
+// Sorts rows into the order in which reading them is fastest.
 void SortByRecord(std::vector<SlowRow>* rows);
 
 // The memory that rows are read into. Each thread needs its own.
@@ -42,7 +43,7 @@ using Staging = std::vector<std::byte>;
 
 class RowRecords {
  public:
-  // Records of a segment, at most: fewer of large rows.
+  // The most records of a segment. Segments of large rows have fewer.
   static constexpr uint32_t kMaxSegment = 256;
 
   // Some free records of one segment, ascending, for one thread to write to. The reservation ends
@@ -56,7 +57,7 @@ class RowRecords {
 
     uint32_t count() const { return count_; }
     uint32_t record(uint32_t k) const { return records_[k]; }
-    // Takes record k, which the index will name.
+    // Keeps record k beyond the reservation, because the index will contain it.
     uint32_t Take(uint32_t k) {
       taken_[k] = true;
       return records_[k];
@@ -76,18 +77,18 @@ class RowRecords {
   // Frees this object, as soon as all records that were retired are free.
   void Abandon() { Leave(); }
 
-  // Rows that are read, or written, at once: as many as fit a cache, and one at least.
+  // How many rows to read or write at once: as many as fit into a cache, and at least one.
   size_t batch_rows() const { return batch_rows_; }
 
-  // Reserves up to `want` records, and one at least. REQUIRES: a fresh reservation.
+  // Reserves up to `want` records, and at least one. REQUIRES: a new reservation.
   Status TakeRecords(uint32_t want, Reservation* reservation);
   // Writes rows, (reservation.count(), stride), to the records of a reservation.
   Status Write(const Reservation& reservation, const std::byte* rows);
-  // Frees records when no reader can be reading them. The index must not name them any more.
+  // Frees records when no thread can be reading them. REQUIRES: the index does not contain them.
   void RetireRecords(std::vector<uint32_t> records);
 
-  // Reads the first `bytes` of rows into `staging`. REQUIRES: records in use, ascending; at most
-  // batch_rows() of them, or it takes much memory.
+  // Reads the first `bytes` of each row into `staging`. REQUIRES: the records are in use and
+  // ascending. More than batch_rows() rows take much memory.
   Status Read(std::vector<SlowRow>* rows, size_t bytes, Staging* staging);
 
   // Returns free records at the end of the file to the file system.
@@ -108,28 +109,28 @@ class RowRecords {
   void Leave() {
     if (users_.fetch_sub(1) == 1) delete this;
   }
-  // A segment that is not reserved and has many free records, or none (UINT32_MAX).
+  // A segment with many free records that is not reserved, or UINT32_MAX if there is none.
   uint32_t FindSegment();
-  // Makes segments that no row was in yet.
+  // Adds segments to the end of the file.
   Status Grow();
-  // Makes sure that there is a segment at fresh_, to be written to.
+  // Makes sure that the segment fresh_ exists and is filled with zeros.
   Status MakeFresh();
 
   // Constant after Create.
   const size_t stride_;
   const size_t batch_rows_;
-  const uint32_t segment_;  // Records of a segment.
+  const uint32_t segment_;  // The number of records of a segment.
   RowFile file_;
 
-  std::atomic<int64_t> users_{1};  // The table, and whoever waits to free records.
+  std::atomic<int64_t> users_{1};  // The table, and all lists of retired records.
   std::mutex reserving_;           // Held while the file grows; taken before mutex_.
-  uint64_t filled_ = 0;            // Bytes of the file that were written. Guarded by reserving_.
+  uint64_t filled_ = 0;            // Bytes of the file that are filled. Guarded by reserving_.
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Segment> segments_;
-  uint32_t fresh_ = 0;  // The first segment that no row was in yet; all that follow are like it.
-  uint64_t free_ = 0;   // Records in the segments before it.
-  uint32_t hand_ = 0;   // Where the search for a segment goes on.
+  uint32_t fresh_ = 0;  // From this segment on, no segment was used yet.
+  uint64_t free_ = 0;   // The number of free records in the segments before fresh_.
+  uint32_t hand_ = 0;   // Where the next search for a segment starts.
 };
 
 }  // namespace tfra

@@ -5,7 +5,7 @@
 namespace tfra {
 namespace {
 
-// Marks and keys are made ready for so many at a time.
+// The arrays of marks and keys grow by this many elements at a time.
 constexpr uint64_t kCoverStep = 4096;
 
 uint64_t StepAfter(uint32_t number) { return (number / kCoverStep + 1) * kCoverStep; }
@@ -54,17 +54,17 @@ Status RowTiers::CoverRecord(uint32_t record) {
 }
 
 bool RowTiers::SeenBefore(uint32_t record) {
-  const auto key_bits = [this](uint32_t number) {
+  const auto seen_bits = [this](uint32_t number) {
     return reinterpret_cast<uint64_t*>(seen_.At(number / 64));
   };
   const uint64_t bit = uint64_t{1} << record % 64;
-  if (__atomic_load_n(key_bits(record), __ATOMIC_RELAXED) & bit) return true;
-  __atomic_fetch_or(key_bits(record), bit, __ATOMIC_RELAXED);
-  // When as many were seen as there are rows in memory, a new time begins.
+  if (__atomic_load_n(seen_bits(record), __ATOMIC_RELAXED) & bit) return true;
+  __atomic_fetch_or(seen_bits(record), bit, __ATOMIC_RELAXED);
+  // When as many records were seen as rows fit into memory, forget all of them.
   if (seen_count_.fetch_add(1, std::memory_order_relaxed) + 1 == share_ * kStripes) {
     const uint64_t records = covered_records_.load(std::memory_order_acquire);
     for (uint64_t first = 0; first < records; first += 64) {
-      __atomic_store_n(key_bits(static_cast<uint32_t>(first)), 0, __ATOMIC_RELAXED);
+      __atomic_store_n(seen_bits(static_cast<uint32_t>(first)), 0, __ATOMIC_RELAXED);
     }
     seen_count_.store(0, std::memory_order_relaxed);
   }

@@ -2,8 +2,8 @@
 //
 // A row id with kSlowRow set names a record of the file; other row ids name rows of the arena. Rows
 // that are needed move to memory; rows that were not used lately move to the file to make room
-// (tiers/row_mover.h). A row in memory that was only read since it came keeps its record, so that
-// moving it back writes nothing.
+// (tiers/row_mover.h). A row that moved to memory keeps its record until the row changes. If it has
+// not changed, moving it back writes nothing.
 #pragma once
 
 #include <array>
@@ -19,33 +19,33 @@
 
 namespace tfra {
 
-// Says that a row id names a record of the file.
+// The bit of a row id that says that it names a record of the file.
 inline constexpr uint32_t kSlowRow = uint32_t{1} << 31;
 // The record that such a row id names.
 inline uint32_t RecordOf(uint32_t row_id) { return row_id & ~kSlowRow; }
 
 class RowTiers {
  public:
-  // A stripe has room for so many rows in memory, however small fast_bytes is.
+  // A stripe has room for at least this many rows in memory, however small fast_bytes is.
   static constexpr uint64_t kMinShare = 4;
-  // Rows in memory of one stripe, at most: row ids have 30 bits.
+  // The most rows in memory of one stripe: row ids have 30 bits.
   static constexpr uint64_t kMaxShare = (uint64_t{1} << 30) / kStripes;
 
   RowTiers(const Tiers& tiers, size_t stride, bool string_keys);
   ~RowTiers();
 
-  // Makes the file. Once, before anything else.
+  // Makes the file. Call this once, before anything else.
   Status Open();
 
   RowRecords& records() const { return *records_; }
-  // Rows of one stripe that fit into memory.
+  // The number of rows of one stripe that fit into memory.
   uint64_t share() const { return share_; }
   static uint64_t ShareOf(const Tiers& tiers, size_t stride);
 
-  // What is kept of a row in memory besides the row.
+  // The bytes that each row in memory needs besides the row itself: mark and recency.
   static constexpr size_t kRowOverhead = sizeof(uint32_t) + sizeof(uint8_t);
 
-  // Makes the marks of a new row, which is not in the file.
+  // Initializes the mark and the recency of a new row, which is not in the file.
   Status Start(uint32_t row) {
     if (row >= covered_.load(std::memory_order_acquire)) TFRA_RETURN_IF_ERROR(Cover(row));
     Mark(row) = kNoRecord | kDirty;
@@ -53,17 +53,17 @@ class RowTiers {
     return Status::Ok();
   }
 
-  // How much a row was used lately. Any thread.
+  // The recency of a row: how much it was used lately. Any thread.
   static constexpr uint8_t kMaxRecency = 3;
-  // The row was fetched for a write that is still to be done; its recency is 0 after that, because
-  // most rows that a write needs are needed once in a long while.
+  // The recency of a row that was fetched for a write. The write sets it to 0, because most rows in
+  // the file are needed only once in a long while.
   static constexpr uint8_t kFetched = kMaxRecency + 1;
   [[gnu::always_inline]] void Warm(uint32_t row) {
     const uint8_t recency = Recency(row);
     if (recency != kMaxRecency)
       SetRecency(row, recency < kMaxRecency ? static_cast<uint8_t>(recency + 1) : 1);
   }
-  // Lowers the recency: the search for rows that leave has passed the row.
+  // Lowers the recency, because a search for rows to move to the file has passed the row.
   void Cool(uint32_t row, uint8_t recency) {
     SetRecency(row, recency == kFetched ? 0 : static_cast<uint8_t>(recency - 1));
   }
@@ -74,13 +74,14 @@ class RowTiers {
     __atomic_store_n(reinterpret_cast<uint8_t*>(recency_.At(row)), recency, __ATOMIC_RELAXED);
   }
 
-  // The marks of a row: the record whose content it came with, or kNoRecord; whether it has changed
-  // since; and whether its content is on the way to the file. REQUIRES: the mutex of its stripe.
+  // The mark of a row in memory: the record that the row came from, or kNoRecord; kDirty if the row
+  // has changed since; kWriting while it is being written to the file. REQUIRES: the mutex of its
+  // stripe.
   static constexpr uint32_t kNoRecord = kMaxRecords;
   static constexpr uint32_t kWriting = uint32_t{1} << 30;
   static constexpr uint32_t kDirty = uint32_t{1} << 31;
   uint32_t& Mark(uint32_t row) { return *reinterpret_cast<uint32_t*>(marks_.At(row)); }
-  // Notes that the content of a row changes.
+  // Call this when the content of a row changes.
   [[gnu::always_inline]] void NoteWrite(uint32_t row) {
     Mark(row) |= kDirty;
     if (Recency(row) == kFetched) SetRecency(row, 0);
@@ -91,29 +92,30 @@ class RowTiers {
     return mark & kWriting ? kNoRecord : mark & kNoRecord;
   }
 
-  // Whether the row of a record was needed before, not too long ago. Notes that it is needed now.
-  // Any thread.
+  // Whether the row of a record was needed before, not too long ago. This call counts as needing
+  // it. Any thread.
   bool SeenBefore(uint32_t record);
 
-  // A string key by the record of its row: keys are compared without reading the file. Written with
-  // the mutex of the row's stripe, before the index names the record; read by any thread.
+  // The string key of the row in a record: so keys are compared without reading the file. Written
+  // under the mutex of the row's stripe, before the index contains the record; read by any thread.
   Blob* Key(uint32_t record) const { return LoadBlob(keys_.At(record)); }
-  Status CoverRecord(uint32_t record);  // Before the index names it.
+  // Makes room for the data of a record. Call this before the index contains the record.
+  Status CoverRecord(uint32_t record);
   void SetKey(uint32_t record, Blob* key) {
     if (string_keys_) StoreBlob(keys_.At(record), key);
   }
 
   struct StripeTier {
     std::mutex demoting;              // Held by the thread that moves rows to the file.
-    std::atomic<uint64_t> slow{0};    // Rows in the file. Changed with the stripe's mutex.
+    std::atomic<uint64_t> slow{0};    // Rows in the file. Changed under the stripe's mutex.
     std::atomic<uint64_t> needed{0};  // Rows that the last batch needed memory for.
-    uint64_t hand = 0;                // The bucket where the search for rows that leave goes on.
+    uint64_t hand = 0;                // The bucket where the next search for victims starts.
   };
   StripeTier& stripe(uint32_t number) { return stripes_[number]; }
   const StripeTier& stripe(uint32_t number) const { return stripes_[number]; }
 
   uint64_t slow_rows() const;
-  // Memory of what is kept of records.
+  // The memory that the data of records take.
   uint64_t record_bytes() const {
     return covered_records_.load() / 8 +
            (string_keys_ ? covered_records_.load() * sizeof(Blob*) : 0);

@@ -30,7 +30,7 @@ Status RowFetcher<Keys>::FetchGroup(size_t group, const Inserts& inserts, Tally*
   }
   tally->slow_hits = slow.size();
   tally->fast_hits = found - slow.size();
-  // Making room may have moved rows of this batch to the file.
+  // Making room may have moved rows of this batch to the file: look again.
   if (demoted) SurveyGroup(group, inserts, &slow, &needed);
   return RowMover(state_).FetchSlow(bits_, &slow);
 }
@@ -80,8 +80,8 @@ void RowFetcher<Keys>::Trim() const {
   ParallelFor(groups_.groups(), groups_.groups(), [&](size_t group) {
     for (StripeSet rest = groups_.stripes(group); rest != 0; rest &= rest - 1) {
       const auto s = static_cast<uint32_t>(__builtin_ctzll(rest));
-      // As much room as this batch needed. The batch is stored, so a file that cannot take more
-      // rows is no failure of this call: the next one reports it.
+      // Make as much room as this batch needed. A failure of the file is ignored, because the batch
+      // is stored already: the next call will report it.
       const uint64_t needed = state_.tiers->stripe(s).needed.load(std::memory_order_relaxed);
       (void)CatchBadAlloc([&] {
         return RowMover(state_).MakeFastRoom(s, std::min(needed, state_.tiers->share() / 4), false);

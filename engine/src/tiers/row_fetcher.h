@@ -1,5 +1,5 @@
-// What writing calls do first in tiered tables: the rows of the batch move to memory, and room is
-// made there for its new keys. So a call that the file makes fail has changed nothing yet.
+// The first step of writing calls to tiered tables: the rows of the batch move to memory, and room
+// is made there for its new keys. So if the file fails, the call has changed nothing yet.
 #pragma once
 
 #include <array>
@@ -19,10 +19,10 @@ class RowFetcher {
   RowFetcher(const TableState& state, const KeyBits& bits, const KeyGroups& groups)
       : state_(state), bits_(bits), groups_(groups) {}
 
-  // inserts(i): whether key i, if it is missing, is to be inserted.
+  // Moves the rows of the batch to memory. inserts(i): whether key i is inserted if it is missing.
   using Inserts = std::function<bool(size_t i)>;
   Status Fetch(const Inserts& inserts) const;
-  // After the batch was written: makes room for the next one.
+  // Makes room for the next batch, after this one was written.
   void Trim() const;
 
  private:

@@ -11,14 +11,14 @@
 namespace tfra {
 namespace {
 
-// Rows that leave memory at once, if the share of a stripe is large enough: one write then serves
-// many of them.
+// How many rows move to the file at a time, if the share of a stripe is large enough: so that one
+// write contains many rows.
 constexpr uint64_t kDemoteRows = 256;
 // One reading call moves at most this part of a stripe's rows in memory: share / kPromotedShare.
 constexpr uint64_t kPromotedShare = 8;
-// How many rows or buckets are fetched early.
+// How many rows or buckets ahead to prefetch.
 constexpr size_t kAhead = 4;
-// Buckets that are looked at with the mutex held.
+// The most buckets to look at while the mutex is held.
 constexpr uint64_t kBucketsPerLock = 16384;
 
 // Memory for rows that are being read. Each thread keeps its own, since fresh memory costs more
@@ -53,8 +53,8 @@ Status RowMover::ReadSlow(std::vector<SlowRow>* rows, size_t bytes,
 Status RowMover::UseSlow(const KeyBits& bits, std::vector<SlowRow>* rows, size_t bytes,
                          const UseRow& use) const {
   SortByRecord(rows);
-  // Most rows in the file are needed once in a long while. Reading them moves them only while
-  // there is much room, or when they are needed again: others would have to leave for them.
+  // Most rows in the file are needed only once in a long while. So a row that is read moves to
+  // memory only if it was needed before, or if at least half of the memory is free.
   std::vector<SlowRow> coming;
   std::array<uint64_t, kStripes> coming_of{};
   size_t staying = 0;
@@ -94,12 +94,12 @@ void RowMover::Promote(const KeyBits& bits, const std::vector<SlowRow>& rows,
   for (uint32_t s = 0; s < kStripes; ++s) {
     std::vector<const SlowRow*>& list = by_stripe[s];
     if (list.empty()) continue;
-    // A batch that is large for this memory must not empty it of what is needed more often.
+    // A large batch must not push rows out of memory that are needed more often.
     const size_t most = std::max<size_t>(1, state_.tiers->share() / kPromotedShare);
     if (promotion == Promotion::kIfRoom && list.size() > most) list.resize(most);
     Stripe& stripe = state_.stripes[s];
     RowTiers::StripeTier& tier = state_.tiers->stripe(s);
-    // Where no room can be made, rows stay in the file: they have been read.
+    // If no room can be made, the rows stay in the file, which is no failure: they have been read.
     if (promotion == Promotion::kIfRoom && !MakeFastRoom(s, list.size(), false).ok()) continue;
     std::lock_guard lock(stripe.mutex());
     for (size_t k = 0; k < list.size(); ++k) {
@@ -155,7 +155,7 @@ Status RowMover::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demote
     return wanted > share ? wanted - share : 0;
   };
   if (excess() == 0) return Status::Ok();
-  // In a forked child no row leaves memory, since it could not come back.
+  // In a forked child no row moves to the file, since it could not be read again.
   TFRA_RETURN_IF_ERROR(state_.tiers->records().file().CheckProcess());
   std::unique_lock demoting(tier.demoting, std::defer_lock);
   if (wait) {
@@ -172,17 +172,17 @@ Status RowMover::MakeFastRoom(uint32_t s, uint64_t rows, bool wait, bool* demote
 uint64_t RowMover::FindVictims(uint32_t s, size_t count, std::vector<Victim>* victims) const {
   const BucketArray& array = *state_.stripes[s].array();
   uint64_t& hand = state_.tiers->stripe(s).hand;
-  // Among the rows that were not used lately, those with the lower scores leave.
+  // In a bounded table, find twice as many rows and choose those with the lower scores.
   const size_t wanted = state_.bounds == nullptr ? count : 2 * count;
   victims->clear();
-  // No bucket twice, or rows would be found twice.
+  // Look at no bucket twice, or rows would be found twice.
   const uint64_t most = std::min(kBucketsPerLock, array.count);
   uint64_t looked = 0;
   for (; looked < most && victims->size() < wanted; ++looked) {
     if (++hand >= array.count) hand = 0;
     Bucket* bucket = array.buckets + hand;
     const uint32_t state = bucket->state.load(std::memory_order_relaxed);
-    // Without branches, which no CPU could predict: most rows are in the file.
+    // Without branches, which a CPU could not predict.
     uint32_t slow = 0;
     for (uint32_t i = 0; i < kBucketEntries; ++i) {
       slow |= (bucket->rows[i].load(std::memory_order_relaxed) >> 31) << i;
@@ -214,8 +214,8 @@ Status RowMover::Demote(uint32_t s, uint64_t count) const {
   const size_t batch = std::min<size_t>(state_.tiers->records().batch_rows(), kDemoteRows);
   std::vector<Victim> victims, dirty;
   thread_local Staging rows;   // Not ThisStaging(): a caller may be using its rows.
-  std::vector<uint32_t> left;  // Records whose rows have changed since.
-  // After so many rounds the recency of all rows is 0, unless other threads use them meanwhile.
+  std::vector<uint32_t> left;  // Old records of rows that have changed.
+  // After this many buckets the recency of all rows is 0, unless other threads use them meanwhile.
   uint64_t looks = (RowTiers::kMaxRecency + 2) * (stripe.bucket_count() + 1);
   Status status;
   for (uint64_t done = 0; done < count && looks > 0 && status.ok();) {

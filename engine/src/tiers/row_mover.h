@@ -2,10 +2,10 @@
 //
 // No thread waits for the file while it holds a stripe's mutex, except in the rare case of
 // RowToWrite. A row moves to memory in three steps: the row is read; the stripe is locked; if the
-// index still names the record, the row is copied to memory and the index names the copy. A row
-// moves to the file in the same way: it is copied while the stripe is locked, written while the
-// stripe is not locked, and the index names the record if the row's mark says that the row has not
-// changed since.
+// index still contains the record, the row is copied to memory and the index gets the new row id. A
+// row moves to the file in the same way: it is copied while the stripe is locked; the copy is
+// written while the stripe is not locked; if the row has not changed since, the index gets the
+// record.
 #pragma once
 
 #include <functional>
@@ -28,22 +28,22 @@ class RowMover {
                  const UseRow& use) const;
   // Moves rows to memory, for a call that writes. REQUIRES: as for UseSlow.
   Status FetchSlow(const KeyBits& bits, std::vector<SlowRow>* rows) const;
-  // Copies rows to the places of a batch that their numbers say. REQUIRES: as for UseSlow.
+  // Copies each row to the position `number` of a batch. REQUIRES: as for UseSlow.
   Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
 
-  // Makes room for so many more rows of a stripe in memory, or for the share of the stripe if that
-  // is less. Returns at once if another thread does so already and `wait` is false. demoted: set if
-  // rows have left memory for that.
+  // Makes room in memory for `rows` more rows of a stripe, but at most for the share of the stripe.
+  // If another thread does so already and `wait` is false, returns at once. demoted: set to true if
+  // rows moved to the file.
   Status MakeFastRoom(uint32_t stripe, uint64_t rows, bool wait, bool* demoted = nullptr) const;
 
-  // The row of an entry, in memory, for a call that writes. changes: the call changes the row, and
-  // not only what the index has of it. Reads the file if the row is there, which is rare: writing
-  // calls fetch their rows first. Also right for tables without tiers. REQUIRES: the stripe's
-  // mutex.
+  // Returns the row of an entry in memory, for a call that writes. changes: the call changes the
+  // row, and not only its metadata or score. If the row is in the file, reads it, which is rare:
+  // writing calls fetch their rows first. Also works for tables without tiers. REQUIRES: the
+  // stripe's mutex.
   Status RowToWrite(Stripe* stripe, Stripe::Entry entry, bool changes, std::byte** row) const;
 
  private:
-  // A row in memory that may leave it. REQUIRES, to use it: the stripe's mutex.
+  // A row in memory that may move to the file. REQUIRES, to use it: the stripe's mutex.
   struct Victim {
     Stripe::Entry entry;
     uint32_t row;
@@ -63,8 +63,8 @@ class RowMover {
   uint64_t FindVictims(uint32_t stripe, size_t count, std::vector<Victim>* victims) const;
   // Sets the row id of an entry. REQUIRES: the stripe's mutex.
   void MoveEntry(Stripe::Entry entry, uint32_t row_id) const;
-  // Writes rows that were copied to the file. The index then names the records of those that have
-  // not changed since.
+  // Writes copied rows to the file. The index then gets the records of the rows that have not
+  // changed since they were copied.
   Status WriteVictims(uint32_t stripe, const std::vector<Victim>& victims,
                       const std::byte* rows) const;
   // Reads the first `bytes` of rows in the file, many at a time. REQUIRES: rows in the order of

@@ -1,5 +1,5 @@
-// Makes room for the keys that a call inserts, before the call changes anything: so that it does
-// not run out of memory half-way.
+// Makes room for the keys that a call inserts before the call changes anything, so that the call
+// does not run out of memory half-way.
 #pragma once
 
 #include <algorithm>
@@ -21,25 +21,25 @@ class InsertRoom {
   InsertRoom(const TableState& state, const KeyBits& bits, const KeyGroups& groups)
       : state_(state), finder_{state}, bits_(bits), groups_(groups) {}
 
-  // Makes room for the keys that the Op would insert: in the arena, in the index and, of new string
-  // keys, for their bytes (`new_keys`). Other threads may write meanwhile.
+  // Makes room for the keys that the Op would insert: in the arena and in the index. Also allocates
+  // the bytes of new string keys (`new_keys`). Other threads may write meanwhile.
   template <typename Op>
   Status Make(const Op& op, PendingBlobs* new_keys) const;
 
  private:
   using KeyCounts = std::array<uint64_t, kStripes>;  // By stripe.
 
-  // Whether the Op would insert nearly all keys of a group that are in one of `stripes`. Judges by
-  // a sample.
+  // Whether the Op would insert nearly all keys of a group that belong to `stripes`. Looks at a
+  // sample only.
   template <typename Op>
   bool NearlyAllMissing(size_t group, StripeSet stripes, const Op& op) const;
-  // The keys of a group that are in one of `stripes` and that the Op would insert; with `all` also
-  // those that are in the table.
+  // The keys of a group that belong to `stripes` and that the Op would insert. all: include the
+  // keys that are in the table.
   template <typename Op>
   std::vector<uint32_t> MissingKeys(size_t group, StripeSet stripes, const Op& op, bool all) const;
-  // Those of `stripes` that must grow by more than one step for so many more keys.
+  // Those of `stripes` that must grow by more than one step for `more` keys.
   StripeSet GrowingMuch(StripeSet stripes, const KeyCounts& more) const;
-  // Grows `stripes` so that each has room for so many more keys, or for the `missing` keys.
+  // Grows `stripes` so that each has room for `more` keys, or for the `missing` keys.
   Status Grow(StripeSet stripes, const KeyCounts& more) const;
   Status GrowFor(StripeSet stripes, const std::vector<uint32_t>& missing) const;
 
@@ -61,7 +61,7 @@ Status InsertRoom<Keys>::Make(const Op& op, PendingBlobs* new_keys) const {
   if constexpr (Keys::kStrings) new_keys->Resize(bits_.size());
   // Admission rejects most new keys, so space for them is reserved on demand.
   if (Admits(state_, op)) return Status::Ok();
-  // Stripes that are too small if all their keys are new and different.
+  // Stripes that are too small if all their keys are new and distinct.
   StripeSet tight = 0;
   for (uint32_t s = 0; s < kStripes; ++s) {
     const bool fits = state_.IndexedKeys(s, groups_.stripe_keys()[s]) <= state_.stripes[s].limit();
@@ -107,7 +107,7 @@ bool InsertRoom<Keys>::NearlyAllMissing(size_t group, StripeSet stripes, const O
   ReadGuard guard;
   uint64_t looked_at = 0, missing = 0, next = 0, place = 0;
   groups_.ForEachRun(group, SIZE_MAX, [&](const uint32_t* order, size_t count) {
-    // Irregular steps: batches often have one feature in every n-th place.
+    // The steps are irregular, because batches often have the same feature at every n-th position.
     for (; next < place + count; next += 1 + MixInt64(next) % (2 * step)) {
       const uint32_t i = order[next - place];
       if (!(stripes >> StripeOf(Keys::Hash(bits_[i])) & 1)) continue;
@@ -168,7 +168,8 @@ template <typename Keys>
 Status InsertRoom<Keys>::GrowFor(StripeSet stripes, const std::vector<uint32_t>& missing) const {
   KeyCounts more{};
   for (const uint32_t i : missing) ++more[StripeOf(Keys::Hash(bits_[i]))];
-  // Growing by one step is cheap, even if many of the keys turn out to be equal.
+  // If a stripe grows by one step only, equal keys are not worth counting. Otherwise count distinct
+  // keys.
   const StripeSet to_count = GrowingMuch(stripes, more);
   if (to_count != 0) {
     for (StripeSet rest = to_count; rest != 0; rest &= rest - 1) more[__builtin_ctzll(rest)] = 0;

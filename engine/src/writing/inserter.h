@@ -1,9 +1,9 @@
 // Inserts new keys into tables without a bound.
 //
-// New keys go through three loops, a block at a time. The first loop fills rows. The second names
-// the rows in the home buckets of the keys, where most keys find room. The third searches the keys
-// whose home bucket is full, and enters them further on. Keys that are left then, for example
-// because they are in the table already, are written one by one.
+// New keys go through three loops, a block at a time. The first loop fills rows. The second enters
+// the keys into their home buckets, where most keys find room. The third searches for the keys
+// whose home bucket is full, and enters them into later buckets. The remaining keys, for example
+// those that are in the table already, are written one by one.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ namespace tfra {
   __builtin_prefetch(array.metadata() + array.HomeOf(hash) * kBucketEntries, 1);
 }
 
-// How many keys ahead the rows that a call brings are prefetched. They are read nearly in sequence.
+// How many keys ahead the caller's rows are prefetched. They are read nearly in sequence.
 inline constexpr size_t kFillAhead = 24;
 
-// Whether an Op may fill a row before its key is searched: if the key turns out to be in the table,
-// the row is given back and Update writes the same again.
+// Whether an Op may fill a row before its key is searched. If the key turns out to be in the table,
+// the row is given back and Update writes the key's own row.
 template <typename Keys, typename Op>
 inline constexpr bool kFillsAhead =
     !Keys::kStrings && !std::is_same_v<Op, AccumulateOp> && !requires(Op op) { op.stored_bytes; };
@@ -48,19 +48,19 @@ class Inserter {
         asked_(asked),
         tally_(tally) {}
 
-  // Inserts the keys `missing` as the Op says. Also right for keys that are in the table, only
-  // slower.
+  // Inserts the keys `missing` as the Op says. Keys that are in the table are updated, but slower
+  // than by WriteKeys.
   Status Insert(const uint32_t* missing, size_t count);
 
  private:
-  // Inserts those of the keys that are not in the table, as long as there is room. Leaves the
-  // others as `rest`, equal keys in their order, and returns how many there are. kStreamed: rows
-  // are written past the caches, see StreamsRows. REQUIRES: kFillsAhead.
+  // Inserts the keys that are not in the table, as long as there is room. Stores the others in
+  // `rest`, equal keys in batch order, and returns their number. kStreamed: rows are written past
+  // the caches, see StreamsRows. REQUIRES: kFillsAhead.
   template <bool kStreamed>
   size_t FillAndEnter(const uint32_t* keys, size_t count, uint32_t* rest);
-  // Does with a key that is not in the table what the Op's NewKeys says.
+  // Inserts or drops a key that is not in the table, as the NewKeys of the Op says.
   Status InsertKey(size_t i, uint64_t hash, Stripe* stripe);
-  // times: how often the key was seen, this time included.
+  // Inserts a key. times: how often the key was seen, this time included.
   Status InsertRow(size_t i, uint64_t hash, Stripe* stripe, uint32_t times);
 
   const TableState& state_;
@@ -81,15 +81,15 @@ size_t Inserter<Keys, Op>::FillAndEnter(const uint32_t* keys, size_t count, uint
   BucketArray arrays[kStripes];
   for (uint32_t s = 0; s < kStripes; ++s) arrays[s] = *state.stripes[s].array();
   const RowArena::Map rows = state.arena.map();
-  // A copy that nothing else refers to, so that the loops can keep it in registers.
+  // A copy to which nothing else refers, so that the loops can keep it in registers.
   std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op_;
   const bool metadata = hot_op.context.metadata;
   uint64_t hashes[kBlockKeys];
   uint32_t row_ids[kBlockKeys];   // kNone: no row was taken.
   uint32_t deferred[kBlockKeys];  // Indexes in `keys` of those that the second loop does not enter.
   size_t left = 0, away = 0;
-  StripeSet untidy = 0;  // Stripes that take no displaced key before Tidy.
-  // A stripe with less room takes no more keys of this call: equal keys must stay in their order.
+  StripeSet untidy = 0;  // Stripes that take no displaced keys before Tidy.
+  // A stripe with less room takes no more keys in these loops, so that equal keys keep their order.
   uint64_t room = std::min(kBlockKeys, count);
 
   const auto fetch = [&](size_t k) TFRA_INLINE { hot_op.Fetch(keys[k]); };
@@ -178,7 +178,7 @@ Status Inserter<Keys, Op>::Insert(const uint32_t* missing, size_t count) {
   Op* const op = op_;
   uint32_t rest[kKeysPerLock];
   if constexpr (kFillsAhead<Keys, Op>) {
-    // Tiered tables and admission take the slower way, key by key.
+    // Tiered tables and tables with admission insert key by key, which is slower.
     if (count > 0 && op->Inserts(missing[0]) && op->context.new_keys != NewKeys::kDrop &&
         state.admission == nullptr && state.tiers == nullptr) {
       bool streamed = false;
@@ -232,7 +232,7 @@ template <typename Keys, typename Op>
   bool enters = op_->context.new_keys != NewKeys::kDrop;
   uint32_t times = 1;
   if (asked_ != nullptr) {
-    // A key that this call asked for before and that is missing was not admitted then.
+    // If this call has asked for an equal key before, that key was not admitted.
     enters = false;
     if (asked_->Add(static_cast<uint32_t>(i))) {
       TFRA_RETURN_IF_ERROR(MayEnter<Keys>(state_, bits_, i, op_->context, &enters, &times));
@@ -247,7 +247,8 @@ template <typename Keys, typename Op>
 template <typename Keys, typename Op>
 [[gnu::always_inline]] inline Status Inserter<Keys, Op>::InsertRow(size_t i, uint64_t hash,
                                                                    Stripe* stripe, uint32_t times) {
-  // Both were done before, unless other threads removed the key or took the room since.
+  // The key's bytes were allocated and room was made before, unless another thread has removed the
+  // key or taken the room since.
   if constexpr (Keys::kStrings) TFRA_RETURN_IF_ERROR(new_keys_->Make(i, bits_.bytes(i), "key"));
   TFRA_RETURN_IF_ERROR(stripe->Grow(stripe->size() + 1));
   if (stripe->NeedsReseed()) [[unlikely]]

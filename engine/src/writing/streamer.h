@@ -1,9 +1,9 @@
 // Replaces whole rows by stores that bypass the caches, without reading the rows.
 //
-// Such stores are not ordered with other stores, but readers rely on an order: a bucket is marked
-// before its row changes, and the mark is taken back after. So the buckets of a block of keys are
-// marked when the keys are found, and the marks are taken back when all rows of the block were
-// streamed, with a fence between every two of these loops.
+// Such stores are not ordered with other stores, but readers rely on an order: a bucket is locked
+// before its row changes, and unlocked afterwards. So there are three loops over a block of keys,
+// with fences between them: the first finds the keys and locks their buckets, the second streams
+// the rows, the third unlocks the buckets.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace tfra {
 
-// A table with fewer bytes of rows than this is better kept in the caches.
+// A table with fewer bytes of rows than this fits into the caches, so its rows are not streamed.
 inline constexpr size_t kStreamFrom = size_t{64} << 20;
 
-// Streaming stops if more keys of a block than this are in buckets that were marked for other keys.
+// Streaming stops if more keys of a block than this are in buckets that are locked already.
 inline constexpr size_t kMostRepeated = kBlockKeys / 8;
 
 // Whether an Op replaces rows as a whole, so that they can be streamed.
@@ -34,10 +34,9 @@ bool StreamsRows(const TableState& state, const Op& op) {
          op.value_bytes() % kCacheLine == 0 && state.layout.stride % kCacheLine == 0;
 }
 
-// Replaces the rows of keys that are in their home buckets, unless the same keys come again and
-// again: returns for how many keys of `order` that was decided. Those of them that are not in their
-// home buckets are left as `others`. REQUIRES: kReplacesRows, StreamsRows, and the mutexes of the
-// keys' stripes.
+// Replaces the rows of keys that are in their home buckets. Stores the keys that are not there in
+// `others`. Stops early if many keys repeat; returns how many keys of `order` are done. REQUIRES:
+// kReplacesRows, StreamsRows, and the mutexes of the keys' stripes.
 template <typename Keys, typename Op>
 size_t StreamKeys(const TableState& state, const KeyBits& bits, const uint32_t* order, size_t count,
                   Op op, uint32_t* others, size_t* other_count) {
@@ -64,7 +63,7 @@ size_t StreamKeys(const TableState& state, const KeyBits& bits, const uint32_t* 
     if (mask == 0) [[unlikely]] {
       others[left++] = order[i];
     } else if (seen & Bucket::kLocked) [[unlikely]] {
-      // Marked before, perhaps for the same key: this key waits until the mark is taken back.
+      // The bucket was locked before, perhaps for the same key: write this key after the unlock.
       repeated[again++] = static_cast<uint32_t>(i);
     } else {
       row[r] = rows.At(bucket[r]->rows[__builtin_ctz(mask)].load(std::memory_order_relaxed));

@@ -10,9 +10,9 @@
 namespace tfra {
 namespace {
 
-// If many keys are new, so many are searched and then inserted at a time: the buckets and rows that
-// the search has fetched are then still in the caches. The result for so many keys also decides how
-// the next ones are written.
+// If many keys are new, this many keys are searched and then inserted at a time, while the buckets
+// that the search has read are still in the caches. How many of them were new also decides how the
+// next keys are written.
 constexpr size_t kNewKeysAtOnce = 512;
 
 }  // namespace
@@ -60,8 +60,8 @@ Status Writer<Keys, Op>::WriteUnbounded() {
         for (size_t k = 0; k < count && status.ok();) {
           const size_t keys = std::min(at_once, count - k);
           const uint64_t before = tally->inserts;
-          // Inserting searches each key as well: if most keys are missing, searching all of them
-          // first does not pay.
+          // Inserting searches each key too. So if nearly all keys are new, do not search them
+          // first.
           status = nearly_all_new ? inserter.Insert(order + k, keys)
                                   : WriteKeys(order + k, keys, op, &inserter, tally);
           const uint64_t inserted = tally->inserts - before;
@@ -82,13 +82,13 @@ Status Writer<Keys, Op>::WriteKeys(const uint32_t* order, size_t count, Op* op,
   const TableState& state = state_;
   const Finder<Keys> finder = finder_;
   const KeyBits& bits = bits_;
-  // Missing keys are inserted at the end: the loop that finds keys is short, so that the CPU works
-  // on many of them at a time.
+  // Missing keys are inserted at the end. This keeps the loop that finds keys short, so that the
+  // CPU works on many keys at a time.
   uint32_t missing[kKeysPerLock];
   size_t missing_count = 0;
   const auto late = [&](size_t i)
                         TFRA_INLINE { missing[missing_count++] = static_cast<uint32_t>(i); };
-  // Copies that nothing else refers to, so that the loop can keep them in registers.
+  // Copies to which nothing else refers, so that the loop can keep them in registers.
   std::conditional_t<std::is_trivially_copyable_v<Op>, Op, Op&> hot_op = *op;
   Tally hot_tally;
   const bool metadata = hot_op.context.metadata;
@@ -112,10 +112,10 @@ Status Writer<Keys, Op>::WriteKeys(const uint32_t* order, size_t count, Op* op,
     }
     return true;
   };
-  // Keys that are not streamed, in their order.
+  // Keys that are not streamed, in batch order.
   uint32_t others[kReplacesRows<Keys, Op> ? kKeysPerLock : 1];
   if constexpr (kReplacesRows<Keys, Op>) {
-    // Not if many keys are new: they would be searched twice.
+    // Do not stream if many keys are new: they would be searched twice.
     if (count > kNewKeysAtOnce && StreamsRows(state, hot_op)) {
       size_t left;
       const size_t done = StreamKeys<Keys>(state, bits, order, count, hot_op, others, &left);
@@ -130,7 +130,7 @@ Status Writer<Keys, Op>::WriteKeys(const uint32_t* order, size_t count, Op* op,
       visit, late);
   tally->updates += hot_tally.updates;
   tally->exists_mismatch += hot_tally.exists_mismatch;
-  // In batch order, which decides which keys are admitted.
+  // Restore batch order, which decides which keys are admitted.
   if (state.admission != nullptr) std::sort(missing, missing + missing_count);
   return inserter->Insert(missing, missing_count);
 }

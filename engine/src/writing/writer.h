@@ -1,5 +1,5 @@
-// Writes the keys of one call as an Op (rows/row_ops.h) says: first room is made, then rows that
-// are found are changed and missing keys are inserted.
+// Writes the keys of one call as an Op (rows/row_ops.h) says: makes room, then updates the keys
+// that are in the table and inserts the others.
 #pragma once
 
 #include "keys/key_groups.h"
@@ -18,7 +18,7 @@ class Writer {
   Writer(const TableState& state, const KeyBits& bits, const KeyGroups& groups, const Op& prototype)
       : state_(state), finder_{state}, bits_(bits), groups_(groups), prototype_(prototype) {}
 
-  // Once.
+  // Call this once.
   Status Write(const Scores& scores, const WriteReport& report);
 
  private:

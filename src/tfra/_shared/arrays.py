@@ -1,4 +1,4 @@
-"""From what users pass to what the engine takes: flat keys, raw bytes of values, checked shapes."""
+"""Converts arguments of users to what the engine takes: flat keys and raw bytes of values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STRING_NAMES = {"string", "str", "bytes", "object", str, bytes, object}
 
 
 def value_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a table's values."""
+    """Returns the NumPy dtype of the values of a table."""
     if str(dtype) == "bfloat16" or getattr(dtype, "__name__", "") == "bfloat16":
         return _bfloat16()
     result = _dtype_of(dtype)
@@ -40,7 +40,7 @@ def value_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def key_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a table's keys: int64, or the one of strings."""
+    """Returns the NumPy dtype of the keys of a table: int64, or `STRING`."""
     result = _dtype_of(dtype)
     if result is None or not (result == STRING or result.name in ("int64", "int32")):
         raise TypeError(f"`key_dtype` must be int64 or string. Received: {dtype!r}")
@@ -48,10 +48,10 @@ def key_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any] | None:
-    """A dtype from what users write for one; None if it is none that a table could have."""
+    """Returns what users write for a dtype as a NumPy dtype, or None if no table can have it."""
     if isinstance(dtype, (str, type)) and dtype in _STRING_NAMES:
         return STRING
-    if dtype is None:  # NumPy takes it for float64.
+    if dtype is None:  # np.dtype(None) is float64.
         return None
     try:
         result = np.dtype(dtype)
@@ -73,7 +73,7 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 def type_name(dtype: np.dtype[Any]) -> str:
-    """The engine's name of a dtype."""
+    """Returns the name that the engine has for a dtype."""
     return "string" if dtype == STRING else dtype.name
 
 
@@ -83,13 +83,13 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of optimizer slots, and of gradients, of such values."""
+    """Returns the dtype of the optimizer slots and gradients of values of this dtype."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def flat_keys(keys: Any, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64] | list[Any], Shape]:
-    """Keys as the engine takes them, flat, and the shape they had."""
-    # The common case: no check below would find anything, and no copy is made.
+    """Returns flat keys in the form that the engine takes, and their original shape."""
+    # The common case needs no checks and no copy.
     if type(keys) is np.ndarray and keys.dtype is _INT64 and dtype is _INT64:
         flags = keys.flags
         if flags.c_contiguous and flags.aligned:
@@ -133,15 +133,14 @@ def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
             hint = _STRING_KEYS_HINT if what == "keys" else ""
             raise TypeError(f"`{what}` must be strings. Received: dtype {array.dtype}{hint}")
     else:
-        # By way of object, because NumPy's own string dtypes drop trailing NULs.
+        # The dtype is object, because the string dtypes of NumPy drop trailing NULs.
         try:
             array = np.asarray(texts, dtype=STRING)
         except ValueError as error:
             raise ValueError(f"`{what}` must have a regular shape. Received: {texts!r}") from error
     flat = array.reshape(-1).tolist()
-    if (
-        what == "keys" and flat and isinstance(flat[0], (int, float))
-    ):  # The engine sees to the rest.
+    # The engine checks all other elements.
+    if what == "keys" and flat and isinstance(flat[0], (int, float)):
         raise TypeError(f"`keys` must be strings. Received: {flat[0]!r}{_STRING_KEYS_HINT}")
     return flat, array.shape
 
@@ -149,7 +148,7 @@ def _flat_strings(texts: Any, what: str) -> tuple[list[Any], Shape]:
 def flat_values(
     values: Any, dtype: np.dtype[Any], shape: Shape, what: str
 ) -> NDArray[np.uint8] | list[Any]:
-    """Values of exactly this dtype and shape, as the engine takes them."""
+    """Returns values, of exactly this dtype and shape, in the form that the engine takes."""
     refuse_mask(values, what)
     if dtype == STRING:
         texts, received = _flat_strings(values, what)
@@ -159,7 +158,7 @@ def flat_values(
 
 
 def repeated(default: Any, dim: int, dtype: np.dtype[Any]) -> tuple[Any, Shape]:
-    """A default value and its shape; one value becomes a row."""
+    """Returns a default value and its shape. A single value is repeated to a row."""
     refuse_mask(default, "default")
     try:
         array = np.asarray(default, dtype=STRING if dtype == STRING else None)
@@ -169,7 +168,7 @@ def repeated(default: Any, dim: int, dtype: np.dtype[Any]) -> tuple[Any, Shape]:
         return default, array.shape
     row = np.empty(dim, array.dtype)
     row[:] = array
-    # A number of Python takes the table's dtype, as a list of them does; an array keeps its own.
+    # Numbers and lists of Python are converted to the dtype of the table; arrays keep their dtype.
     is_array = isinstance(default, (np.ndarray, np.generic))
     return (row if is_array or dtype == STRING else row.tolist()), (dim,)
 
@@ -177,7 +176,7 @@ def repeated(default: Any, dim: int, dtype: np.dtype[Any]) -> tuple[Any, Shape]:
 def typed_array(
     values: Any, dtypes: tuple[np.dtype[Any], ...], shape: Shape, what: str
 ) -> NDArray[Any]:
-    """An array of this shape and one of these dtypes. Lists and numbers take the first."""
+    """Returns an array of this shape and one of these dtypes. Lists get the first dtype."""
     if type(values) is np.ndarray and values.shape == shape and values.dtype in dtypes:
         return values
     refuse_mask(values, what)
@@ -216,7 +215,7 @@ def require_shape(received: Shape, expected: Shape, what: str) -> None:
 
 
 def raw_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of an array, without a copy if it is contiguous and aligned."""
+    """Returns the bytes of an array, without a copy if it is contiguous and aligned."""
     flags = array.flags
     if not (flags.c_contiguous and flags.aligned):
         array = np.require(array, requirements=["C", "A"])
@@ -224,7 +223,7 @@ def raw_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def object_array(texts: list[Any], shape: Shape) -> NDArray[np.object_]:
-    """An object array of these texts."""
+    """Returns an object array of these texts."""
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
     return array.reshape(shape)
@@ -233,7 +232,7 @@ def object_array(texts: list[Any], shape: Shape) -> NDArray[np.object_]:
 def pack_slots(
     slots: Mapping[str, NDArray[Any]], widths: Mapping[str, int], dtype: np.dtype[Any], shape: Shape
 ) -> NDArray[np.uint8] | None:
-    """Optimizer slots by name as the engine takes them: side by side for each key."""
+    """Converts optimizer slots by name to the form of the engine: side by side for each key."""
     if not isinstance(slots, Mapping):
         raise TypeError(f"`slots` must be a dict of arrays. Received: {type(slots).__name__}")
     if set(slots) != set(widths):
@@ -251,7 +250,7 @@ def pack_slots(
 def unpack_slots(
     raw: NDArray[np.uint8], widths: Mapping[str, int], dtype: np.dtype[Any]
 ) -> dict[str, NDArray[Any]]:
-    """Optimizer slots by name from the engine's bytes."""
+    """Converts the bytes of the engine to optimizer slots by name."""
     if not widths:
         return {}
     rows = from_bytes(raw, dtype, sum(widths.values()))
@@ -260,18 +259,18 @@ def unpack_slots(
 
 
 def from_bytes(raw: NDArray[np.uint8], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
-    """Rows of `width` elements from their bytes."""
+    """Converts bytes to rows of `width` elements."""
     rows = len(raw) // (width * dtype.itemsize)
     return raw.view(dtype).reshape(rows, width)
 
 
 def exported_keys(keys: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The keys `(n,)` of an export, from what the engine gives."""
+    """Converts the keys of an export of the engine to an array `(n,)`."""
     return object_array(keys, (len(keys),)) if dtype == STRING else keys
 
 
 def exported_values(values: Any, dtype: np.dtype[Any], dim: int) -> NDArray[Any]:
-    """The rows `(n, dim)` of an export, from what the engine gives."""
+    """Converts the values of an export of the engine to an array `(n, dim)`."""
     if dtype == STRING:
         return object_array(values, (len(values) // dim, dim))
     return from_bytes(values, dtype, dim)
@@ -285,18 +284,18 @@ def integer(
     *,
     whole_floats: bool = False,
 ) -> int:
-    """An int between `least` and `most`: the check of every size, capacity and count.
+    """Returns an int between `least` and `most`: the check of every size, capacity and count.
 
     Args:
-        value: What the caller gave.
+        value: The argument of the caller.
         what: The name of the argument.
-        least: The lowest number that is right.
-        most: The highest one. See `tfra._limits`.
-        whole_floats: Whether floats without a fraction, such as 1e6, are integers too.
+        least: The lowest number that is allowed.
+        most: The highest number that is allowed. See `limits.py`.
+        whole_floats: Whether floats without a fraction, such as 1e6, are accepted too.
 
     Raises:
-        TypeError: If it is not an integer.
-        ValueError: If it is out of range.
+        TypeError: If the value is not an integer.
+        ValueError: If the value is out of range.
     """
     if whole_floats and isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
@@ -319,18 +318,18 @@ def integer(
 def real(
     value: Any, what: str, expected: str, least: float = -math.inf, most: float = math.inf
 ) -> float:
-    """A finite float between `least` and `most`; `expected` says so in errors.
+    """Returns a finite float between `least` and `most`. Errors describe the range as `expected`.
 
     Raises:
-        TypeError: If it is not a number.
-        ValueError: If it is out of range.
+        TypeError: If the value is not a number.
+        ValueError: If the value is out of range.
     """
     wrong = f"`{what}` must be {expected}. Received: {value!r}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(wrong)
     try:
         number = float(value)
-    except OverflowError:  # An int beyond all floats.
+    except OverflowError:  # An int that is too large for a float.
         raise ValueError(wrong) from None
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(wrong)
@@ -339,8 +338,8 @@ def real(
 
 def refuse_mask(values: Any, what: str) -> None:
     """Raises TypeError for a masked array: its mask would get lost."""
-    # NumPy imports this module when it is first asked for. A fork meanwhile leaves its
-    # lock locked in the child. And where it is not imported there are no masked arrays.
+    # The first use of np.ma imports numpy.ma. A fork during this import would leave the import lock
+    # locked in the child, so numpy.ma is not imported here. Without it there are no masked arrays.
     if "numpy.ma" not in sys.modules:
         return
     masked = getattr(sys.modules["numpy.ma"], "MaskedArray", ())
@@ -357,7 +356,7 @@ def refuse_overlap(out: NDArray[Any], others: Mapping[str, Any]) -> None:
 
     Args:
         out: A contiguous array.
-        others: The arrays that the engine reads while it writes to `out`, contiguous, by name.
+        others: The contiguous arrays that the engine reads while it writes to `out`, by name.
     """
     for name, other in others.items():
         if isinstance(other, np.ndarray) and np.may_share_memory(out, other):

@@ -1,4 +1,4 @@
-"""How tables and variables show themselves: in one line, in a notebook, as their first rows."""
+"""How tables and Variables are displayed: in one line, in a notebook, by their first rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Facts = dict[str, Any]
 
 
 class Shown:
-    """What every table and variable can show of itself.
+    """Display methods of tables and Variables.
 
-    A class that has these methods says what is worth knowing (`_facts`), in order and without
-    reading rows, and gives its first rows (`_first_rows`).
+    A subclass returns the facts to display, in order and without reading rows (`_facts`), and its
+    first rows (`_first_rows`).
     """
 
     def _facts(self) -> Facts:
@@ -41,9 +41,9 @@ class Shown:
         return f"<table>{caption}<tbody>{rows}</tbody></table>"
 
     def head(self, n: int = 5) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Returns some keys and their rows, to look at: the first, in no particular order.
+        """Returns the first keys and their rows, in no particular order.
 
-        A `tfra.Table` is read only as far as needed; a table of TensorFlow as a whole.
+        A table of the engine is read only as far as needed.
 
         Example:
         >>> table = tfra.Table(dim=2)
@@ -53,16 +53,16 @@ class Shown:
         ((2,), (2, 2))
 
         Args:
-            n: How many, at most.
+            n: The largest number of keys to return.
 
         Returns:
             `(keys, values)`, NumPy arrays of shapes `[m]` and `[m, dim]`, where `m` is `n`, or
             the number of keys if there are fewer.
 
         Raises:
-            TypeError: If `n` is no integer.
+            TypeError: If `n` is not an integer.
             ValueError: If `n` is negative.
-            RuntimeError: If it is called in a graph, where there are no rows to read yet.
+            RuntimeError: In a graph, where there are no rows to read yet.
         """
         return self._first_rows(arrays.integer(n, "n", 0))
 
@@ -76,18 +76,18 @@ class Shown:
         [1.0, 2.0]
 
         Args:
-            n: How many, at most; `None` for all.
+            n: The largest number of keys to return; `None` for all.
 
         Returns:
-            A DataFrame with a row for each key, which is its index, and a column for each of the
-            `dim` numbers. Keys and values that are UTF-8 are strings, others stay bytes; bfloat16
+            A DataFrame with the keys as its index, a row for each key, and a column for each of the
+            `dim` numbers. Keys and values in UTF-8 become strings, others stay bytes; bfloat16
             becomes float32.
 
         Raises:
             ImportError: If pandas is not installed.
-            TypeError: If `n` is no integer.
+            TypeError: If `n` is not an integer.
             ValueError: If `n` is negative.
-            RuntimeError: If it is called in a graph, where there are no rows to read yet.
+            RuntimeError: In a graph, where there are no rows to read yet.
         """
         try:
             import pandas
@@ -106,7 +106,7 @@ def join_batches(
     n: int | None,
     empty: tuple[NDArray[Any], NDArray[Any]],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Takes `n` rows, or all, from batches, and no more batches than it must."""
+    """Joins the first `n` rows of batches, or all. Reads no more batches than needed."""
     parts, rows = [empty], 0
     if n != 0:
         for keys, values in batches:
@@ -115,12 +115,12 @@ def join_batches(
             rows += len(keys)
             if n is not None and rows >= n:
                 break
-    # Copies, so that what was cut off goes.
+    # np.concatenate copies the rows, so that the memory of the batches is freed.
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def readable_bytes(number: int) -> str:
-    """A number of bytes as one would say it."""
+    """Returns a number of bytes as a text such as 1.5GiB."""
     if number < 1024:
         return f"{number}B"
     size = float(number)
@@ -132,7 +132,7 @@ def readable_bytes(number: int) -> str:
 
 
 def _title(shown: Shown) -> str:
-    """A class as users write it: without the private modules it is in."""
+    """Returns the name of a class as users write it, without private modules."""
     modules = type(shown).__module__.split("._")[0]
     return f"{modules}.{type(shown).__qualname__}"
 
@@ -142,7 +142,7 @@ def _known(facts: Facts) -> Facts:
 
 
 def _readable(array: NDArray[Any]) -> NDArray[Any]:
-    """What pandas can work with: bytes as strings, if all of them are UTF-8, and no bfloat16."""
+    """Converts an array for pandas: bytes to strings if all are UTF-8, bfloat16 to float32."""
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype != arrays.STRING:

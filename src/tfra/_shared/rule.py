@@ -1,4 +1,4 @@
-"""An optimizer's update rule as tables know it: which slots a row has for it."""
+"""The update rule of an optimizer as a table knows it: it decides the slots of a row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SWITCHES = ("momentum", "nesterov", "amsgrad", "centered")
 
 @dataclass(frozen=True)
 class RuleSlot:
-    """Numbers that a row carries for an optimizer outside of the engine.
+    """A slot of an optimizer outside the engine.
 
     Args:
         name: The name of the slot.
-        scalar: Whether it is one number for each row, instead of one for each element.
-        initial: What the numbers are in a new row.
+        scalar: Whether the slot is one number for each row, instead of `dim` numbers.
+        initial: The value of all numbers in a new row.
     """
 
     name: str
@@ -28,16 +28,17 @@ class RuleSlot:
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule of an optimizer, without the numbers of a step.
+    """The update rule of an optimizer, without hyper-parameters such as the learning rate.
 
     Args:
-        kind: A rule of the engine such as `"adam"`; `"custom"` for an optimizer outside of it, or
-            `"none"`.
+        kind: A rule of the engine such as `"adam"`; `"custom"` for an optimizer outside the engine,
+            or `"none"`.
         momentum: Whether rows have a momentum slot (`"sgd"`, `"rmsprop"`).
-        nesterov: Of `"sgd"`, which needs momentum.
-        amsgrad: Of `"adam"` and `"adamw"`.
-        centered: Of `"rmsprop"`.
-        initial_accumulator: Of `"adagrad"`, `"rowwise_adagrad"` and `"ftrl"`, None for others.
+        nesterov: Whether the momentum is Nesterov's (`"sgd"` with momentum).
+        amsgrad: Whether rows have the slot of AMSGrad (`"adam"`, `"adamw"`).
+        centered: Whether rows have the slot for the average gradient (`"rmsprop"`).
+        initial_accumulator: The initial value of the accumulator (`"adagrad"`, `"rowwise_adagrad"`,
+            `"ftrl"`), or None.
         slots: The slots of a `"custom"` rule. The engine knows those of its own rules.
     """
 
@@ -50,7 +51,7 @@ class Rule:
     slots: tuple[RuleSlot, ...] = ()
 
     def to_config(self) -> dict[str, Any]:
-        """Returns the rule as the engine's JSON form has it."""
+        """Returns the rule as a dict in the JSON form of the engine."""
         config: dict[str, Any] = {"kind": self.kind}
         config |= {name: True for name in _SWITCHES if getattr(self, name)}
         if self.initial_accumulator is not None:
@@ -67,7 +68,7 @@ class Rule:
         return config
 
     def to_json(self) -> str:
-        """Returns the engine's JSON form, as a text."""
+        """Returns the rule as a text in the JSON form of the engine."""
         return json.dumps(self.to_config(), allow_nan=False)
 
     @classmethod

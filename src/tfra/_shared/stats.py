@@ -1,4 +1,4 @@
-"""The figures of a table."""
+"""The statistics of a table: its figures and histograms."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from numpy.typing import NDArray
 
 from tfra import _native
 
-# The names of the engine's figures, in its order. TensorFlow's op returns them as one vector.
+# The names of the engine's figures, in its order. The op of TensorFlow returns them as one vector.
 COUNTERS = _native.STATS
 
 
 @dataclass(frozen=True)
 class TableStats:
-    """A table's size, its memory, and what happened to it since it was made.
+    """The size and memory of a table, and counters of events since it was made.
 
     At any time `size == inserts - removals - evictions - expirations`.
 
     Args:
         size: Keys in the table.
-        capacity: Keys it can hold before the index grows.
+        capacity: Keys that the table can hold before the index grows.
         index_bytes: Memory of the index.
-        row_bytes: Memory of the rows, those of removed keys included until `shrink`. Rows in a file
-            are not in it.
+        row_bytes: Memory of the rows, including those of removed keys until `shrink`. Rows in the
+            row file are not counted.
         string_bytes: Memory of string keys and string values.
-        admission_bytes: Memory of what is known of keys that have not entered.
-        hits: Keys looked up that were there.
-        misses: Keys looked up that were not.
+        admission_bytes: Memory of the admission rule: waiting keys or a Bloom filter.
+        hits: Keys that lookups found.
+        misses: Keys that lookups did not find.
         inserts: Keys that got a row.
-        updates: Writes to rows that were there.
-        removals: Keys that were removed by hand.
-        ignored: Keys that `accum` was told to leave alone, and those that `assign` and
-            `assign_scores` did not find.
-        refused: Gradients and other writes that were dropped, since their keys were not let in.
-        evictions: Keys that had to leave to make room: for others in a full table, or by
-            `restrict`.
-        rejections: Writes that a full table dropped, their keys having too low a score.
-        expirations: Keys that left because they had expired.
-        restrict_runs: How often `restrict` ran.
-        waiting: Keys that were seen and have not entered, where they are known.
-        fast_hits: Keys of all calls whose rows were in memory. This and what follows is 0 for
-            tables without a file; see docs/hkv.md.
-        slow_hits: Keys of all calls whose rows had to be read from the file.
-        io_reads: How often the file was read.
-        io_writes: How often the file was written.
-        bytes_read: Bytes read from the file.
-        bytes_written: Bytes written to the file.
-        fast_bytes: Memory of the rows: `row_bytes`.
-        slow_bytes: The size of the file.
+        updates: Writes to existing rows.
+        removals: Keys that were removed by `remove`, `clear` and similar calls.
+        ignored: Keys that `accum` left unchanged because of their `exists`, and keys that `assign`
+            and `assign_scores` did not find.
+        refused: Gradients and other writes that were dropped, because admission did not let their
+            keys in.
+        evictions: Keys that were evicted: by new keys of a full table, or by `restrict`.
+        rejections: Writes that a full table dropped, because the scores of their keys were too low.
+        expirations: Keys that `expire` removed.
+        restrict_runs: The number of calls of `restrict`.
+        waiting: Waiting keys: seen, but not let in. 0 if the admission rule does not store them.
+        fast_hits: Keys of all calls whose rows were in memory. This and the figures below are 0 for
+            tables without a row file; see docs/hkv.md.
+        slow_hits: Keys of all calls whose rows had to be read from the row file.
+        io_reads: The number of reads of the row file.
+        io_writes: The number of writes to the row file.
+        bytes_read: Bytes read from the row file.
+        bytes_written: Bytes written to the row file.
+        fast_bytes: Memory of the rows, equal to `row_bytes`.
+        slow_bytes: The size of the row file.
         reseeds: How often a stripe of the index was rebuilt with a random seed, because searches
             were too long: keys chosen to collide, or keys inserted in the order in which an export
             returns them.
@@ -59,9 +59,9 @@ class TableStats:
     Attributes:
         load: `size / capacity`.
         lookups: Keys looked up: `hits + misses`.
-        bytes: All memory: of the index, rows, strings and admission. The file is not in it.
+        bytes: All memory: of the index, rows, strings and admission, without the row file.
         hit_rate: `hits / lookups`, or 0 before the first lookup.
-        fast_hit_rate: `fast_hits / (fast_hits + slow_hits)`, or 0 before the first.
+        fast_hit_rate: `fast_hits / (fast_hits + slow_hits)`, or 0 if both are 0.
     """
 
     size: int
@@ -103,27 +103,27 @@ class TableStats:
 
     @classmethod
     def figures(cls) -> tuple[str, ...]:
-        """The names of all figures."""
+        """Returns the names of all figures."""
         return tuple(each.name for each in fields(cls))
 
     def as_dict(self) -> dict[str, float]:
-        """All figures by name."""
+        """Returns all figures by name."""
         return {name: getattr(self, name) for name in self.figures()}
 
     @classmethod
     def from_counters(cls, counters: Sequence[Any]) -> TableStats:
-        """Makes it from numbers in the order of `COUNTERS`."""
+        """Makes the statistics from numbers in the order of `COUNTERS`."""
         return cls(**{name: int(n) for name, n in zip(COUNTERS, counters, strict=True)})
 
 
 def derived_figures(
     counters: Mapping[str, Any], ratio: Callable[[Any, Any], Any]
 ) -> dict[str, Any]:
-    """Returns what follows from counters: numbers, or tensors.
+    """Returns the figures that are computed from counters.
 
     Args:
-        counters: What `COUNTERS` names.
-        ratio: Divides one by another; 0 if that is 0.
+        counters: The figures of `COUNTERS` by name, as numbers or tensors.
+        ratio: Divides one number by another; returns 0 if the divisor is 0.
     """
     found = counters["fast_hits"] + counters["slow_hits"]
     lookups = counters["hits"] + counters["misses"]
@@ -139,7 +139,7 @@ def derived_figures(
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many rows have a value in each of some ranges.
+    """The number of rows in each range of a quantity.
 
     Args:
         edges: `[n + 1]` numbers: range `i` is from `edges[i]` up to, but not including,
@@ -156,12 +156,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class RowHistograms:
-    """What the rows of a table are like. Ranges double in width.
+    """Histograms of the rows of a table. The ranges double in width.
 
     Args:
-        age: Seconds since the last write; of tables with metadata.
-        frequency: The number of writes; of tables with metadata.
-        norm: The L2 norm of the value; of floating values.
+        age: Seconds since the last write, for tables with metadata.
+        frequency: The number of writes, for tables with metadata.
+        norm: The L2 norm of the value, for floating values.
     """
 
     age: Histogram
@@ -175,8 +175,8 @@ class RowHistograms:
 
     @classmethod
     def from_counts(cls, age: Any, writes: Any, norm: Any) -> RowHistograms:
-        """Makes it from what the engine counts."""
-        # Numbers of 0 to 32 binary digits.
+        """Makes the histograms from the counts of the engine."""
+        # Ages and counts are grouped by their number of binary digits, 0 to 32.
         digits = np.concatenate([[0.0], 2.0 ** np.arange(33)])
         powers = np.concatenate([[0.0], 2.0 ** np.arange(-31, 32), [np.inf]])
         return cls(

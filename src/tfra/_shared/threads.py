@@ -8,10 +8,10 @@ from tfra._shared.arrays import integer
 
 
 def get_num_threads() -> int:
-    """The number of threads that a call may use, the calling one included.
+    """Returns the number of threads that a call may use, including the calling thread.
 
-    At first that is the environment variable `TFRA_NUM_THREADS`, or the number of CPUs this process
-    may run on.
+    The default is the environment variable `TFRA_NUM_THREADS`, or else the number of CPUs that this
+    process may run on.
     """
     return _native.num_threads()
 
@@ -23,6 +23,6 @@ def set_num_threads(threads: int) -> None:
         threads: An int from 1 to 1024.
 
     Raises:
-        ValueError: If it is out of that range.
+        ValueError: If `threads` is out of range.
     """
     _native.set_num_threads(integer(threads, "threads", 1, limits.MAX_THREADS))

@@ -1,4 +1,4 @@
-"""Rows on two levels, in memory and in a file: what a table is told of them."""
+"""Checks of the arguments of tables with a memory budget: rows in memory and in a row file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfra._shared import arrays
 
 
 def directory_name(directory: Any) -> str:
-    """A directory as the engine takes it; empty for None.
+    """Returns the path of a directory as a string; empty for None.
 
     Raises:
-        TypeError: If it is not a path.
-        ValueError: If it is empty, or can't be written as UTF-8.
+        TypeError: If `directory` is not a path.
+        ValueError: If the path is empty, or can't be written as UTF-8.
     """
     if directory is None:
         return ""
@@ -40,11 +40,11 @@ def directory_name(directory: Any) -> str:
 
 
 def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What the engine is told of the levels of a table.
+    """Returns the `tiers` of the JSON form of a `TableSpec`.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the values are strings.
-        ValueError: If the number is out of range, or there is a directory and no number.
+        ValueError: If `fast_bytes` is out of range, or missing although there is a directory.
     """
     name = directory_name(directory)
     if fast_bytes is None:
@@ -65,7 +65,7 @@ def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> d
 
 @contextmanager
 def naming_the_directory() -> Iterator[None]:
-    """Says what to do when a table can't have its file."""
+    """Adds advice to an OSError that is raised because the row file can't be made."""
     try:
         yield
     except OSError as error:

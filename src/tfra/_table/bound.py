@@ -1,4 +1,4 @@
-"""The bound of a table: how many keys it takes, and the scores that decide which of them leave."""
+"""The bound of a table: its maximum of keys, and the scores that decide which are evicted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ScoredRows(NamedTuple):
 
 
 class Bound:
-    """The bound of one table, or that it has none.
+    """The bound of one table. A table without a bound has one with `max_capacity=None`.
 
     Args:
         max_capacity: The number of keys that the table never exceeds, or None.
-        capacity: The number of keys that the table makes room for.
+        capacity: The number of keys that the table reserves memory for.
         evict_strategy: What the scores are: one of `STRATEGIES`.
 
     Attributes:
@@ -34,7 +34,7 @@ class Bound:
 
     Raises:
         TypeError: If a number is not an integer.
-        ValueError: If it is out of range, or there is no such strategy.
+        ValueError: If a number is out of range, or the strategy is unknown.
     """
 
     def __init__(self, max_capacity: Any, capacity: int, evict_strategy: Any) -> None:
@@ -54,7 +54,7 @@ class Bound:
         self.evict_strategy: str | None = None if max_capacity is None else evict_strategy
 
     def require(self, method: str) -> None:
-        """Raises ValueError if there is no bound, and so no scores."""
+        """Raises ValueError if there is no bound: such a table has no scores."""
         if self.max_capacity is None:
             raise ValueError(
                 f"`{method}` needs a table with scores. Received: max_capacity=None. Make it with "
@@ -72,7 +72,7 @@ class Bound:
         return number
 
     def scores_of_write(self, scores: Any, shape: arrays.Shape) -> NDArray[np.uint64] | None:
-        """Returns the scores that a write is given, as the engine takes them."""
+        """Returns the scores of a write in the form that the engine takes."""
         if scores is None:
             return None
         if self.evict_strategy not in ("customized", "lfu", "epochlfu"):
@@ -83,7 +83,7 @@ class Bound:
         return flat_scores(scores, shape)
 
     def score_range(self, at_least: Any, below: Any) -> tuple[int, int | None]:
-        """Returns a range of scores, as the engine takes it."""
+        """Returns a range of scores in the form that the engine takes."""
         self.require("selecting by score")
         if at_least is None and below is None:
             raise ValueError(
@@ -96,7 +96,7 @@ class Bound:
 
 
 def flat_scores(scores: Any, shape: arrays.Shape) -> NDArray[np.uint64]:
-    """Returns scores of this shape: uint64, or other integers that are not negative."""
+    """Returns scores as a flat uint64 array, and checks their shape, type and sign."""
     arrays.refuse_mask(scores, "scores")
     array = np.asarray(scores)
     if array.size == 0 and not isinstance(scores, (np.ndarray, np.generic)):

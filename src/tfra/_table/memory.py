@@ -1,4 +1,4 @@
-"""How much memory a table will take."""
+"""Estimates how much memory a table will take."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def estimate_memory(
     Args:
         keys: The number of keys.
         dim: The length of a row.
-        value_dtype: As for `tfra.Table`. The bytes of string values are not counted.
-        optimizer: As for `tfra.Table`.
-        key_dtype: As for `tfra.Table`.
-        metadata: As for `tfra.Table`.
-        admission: As for `tfra.Table`. The memory of a Bloom filter is counted, that of keys which
-            wait is not.
+        value_dtype: See `tfra.Table`. The bytes of string values are not counted.
+        optimizer: See `tfra.Table`.
+        key_dtype: See `tfra.Table`.
+        metadata: See `tfra.Table`.
+        admission: See `tfra.Table`. The memory of a Bloom filter is counted, that of waiting keys
+            is not.
         key_bytes: The average length of string keys.
-        fast_bytes: As for `tfra.Table`. Rows in the file are not counted.
+        fast_bytes: See `tfra.Table`. Rows in the row file are not counted.
 
     Returns:
         An int.
 
     Raises:
         ValueError: If a number is out of range.
-        TypeError: If a dtype or an optimizer is unknown, or they do not go together.
+        TypeError: If a dtype or an optimizer is unknown, or the optimizer can't train the dtype.
     """
     most = limits.MAX_UINT32
     key_bytes = arrays.real(key_bytes, "key_bytes", f"a number between 0 and {most}", 0, most)

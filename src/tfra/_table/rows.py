@@ -1,4 +1,4 @@
-"""What the keys and rows of a table look like: from the arrays of users to those of the engine."""
+"""Converts keys and rows from the arrays of users to those of the engine, and back."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _UINT32 = np.dtype(np.uint32)
 class RowFormat:
     """The types and sizes of the keys and rows of one table.
 
-    Its methods check what the caller of a table gave and turn it into flat arrays, and turn what
-    the engine gives into arrays of the right shape.
+    Its methods check the arguments of a call and convert them to flat arrays, and convert the
+    results of the engine to arrays of the right shape.
 
     Args:
         dim: The length of a row.
         key_dtype: The dtype of keys: int64, or object for strings.
         value_dtype: The dtype of values; object for strings.
-        metadata: Whether rows have metadata.
+        metadata: Whether keys have metadata.
 
     Attributes:
-        slots: How many numbers each optimizer slot of a row has, by name. The engine knows them,
-            so they are set when the table has been made.
+        slots: The number of elements of each optimizer slot of a row, by name. The engine knows
+            them, so they are set after the table was made.
         slot_dtype: The dtype of optimizer slots.
     """
 
@@ -45,31 +45,31 @@ class RowFormat:
         self._gradient_dtypes = (self.slot_dtype, value_dtype)
 
     def flat_keys(self, keys: Any) -> tuple[Any, arrays.Shape]:
-        """Returns keys as the engine takes them, and the shape they had."""
+        """Returns keys in the form that the engine takes, and their original shape."""
         return arrays.flat_keys(keys, self.key_dtype)
 
     def flat_values(self, values: Any, shape: arrays.Shape, what: str = "values") -> Any:
-        """Returns rows for keys of a shape as the engine takes them."""
+        """Returns rows, for keys of this shape, in the form that the engine takes."""
         return arrays.flat_values(values, self.value_dtype, (*shape, self.dim), what)
 
     def gradients(self, gradients: Any, shape: arrays.Shape) -> NDArray[Any]:
-        """Returns gradients for keys of a shape, of the dtype of slots or of values."""
+        """Returns gradients, for keys of this shape, in the dtype of slots or of values."""
         full = (*shape, self.dim)
         return arrays.typed_array(gradients, self._gradient_dtypes, full, "gradients")
 
     def flat_slots(
         self, slots: Mapping[str, NDArray[Any]] | None, shape: arrays.Shape
     ) -> NDArray[np.uint8] | None:
-        """Returns optimizer slots for keys of a shape as the engine takes them."""
+        """Returns optimizer slots, for keys of this shape, in the form that the engine takes."""
         if slots is None:
             return None
         return arrays.pack_slots(slots, self.slots, self.slot_dtype, shape)
 
     def flat_metadata(self, metadata: Any, shape: arrays.Shape) -> NDArray[np.uint8] | None:
-        """Returns metadata for keys of a shape as the engine takes them.
+        """Returns metadata, for keys of this shape, in the form that the engine takes.
 
         Raises:
-            ValueError: If rows have no metadata.
+            ValueError: If keys have no metadata.
         """
         if metadata is None:
             return None
@@ -78,7 +78,7 @@ class RowFormat:
         return arrays.raw_bytes(arrays.typed_array(metadata, (_UINT32,), (*shape, 2), "metadata"))
 
     def default(self, default: Any, full: arrays.Shape) -> tuple[int, Any]:
-        """Returns what keys without a row get, as the engine takes it: its kind, and rows."""
+        """Returns the default of missing keys in the form that the engine takes: kind and rows."""
         if default is None:
             return _INITIAL, None
         default, shape = arrays.repeated(default, self.dim, self.value_dtype)
@@ -87,7 +87,7 @@ class RowFormat:
         return _ROW_PER_KEY, arrays.flat_values(default, self.value_dtype, full, "default")
 
     def check_out(self, out: Any, full: arrays.Shape) -> None:
-        """Raises TypeError or ValueError unless an array can take rows of this shape."""
+        """Raises TypeError or ValueError unless an array can hold rows of this shape."""
         arrays.refuse_mask(out, "out")
         if not isinstance(out, np.ndarray) or out.dtype != self.value_dtype:
             received = getattr(out, "dtype", type(out).__name__)
@@ -101,15 +101,15 @@ class RowFormat:
             )
 
     def keys_of(self, keys: Any) -> NDArray[Any]:
-        """Returns the keys `[n]` that the engine gave."""
+        """Returns keys of the engine as an array `[n]`."""
         return arrays.exported_keys(keys, self.key_dtype)
 
     def values_of(self, values: Any) -> NDArray[Any]:
-        """Returns the rows `[n, dim]` that the engine gave."""
+        """Returns rows of the engine as an array `[n, dim]`."""
         return arrays.exported_values(values, self.value_dtype, self.dim)
 
     def batch_of(self, exported: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
-        """Returns the columns that were asked for, of what the engine exported."""
+        """Returns the requested columns of an export of the engine."""
         keys, values, packed, times_and_counts = exported
         keys = self.keys_of(keys)
         batch: list[Any] = [keys, self.values_of(values)]
@@ -120,5 +120,5 @@ class RowFormat:
         return tuple(batch)
 
     def no_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Returns keys and rows of an empty table."""
+        """Returns the keys and rows of an empty table."""
         return np.empty(0, self.key_dtype), np.empty((0, self.dim), self.value_dtype)

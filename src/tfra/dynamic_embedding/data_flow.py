@@ -1,4 +1,4 @@
-"""Operations that programs for TFRA call by these names: TensorFlow's own."""
+"""Operations of TensorFlow, under the names that programs for TFRA use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["dynamic_partition", "dynamic_stitch"]
 
 
 def dynamic_stitch(indices: Any, data: Any, use_fast: bool = True, name: str | None = None) -> Any:
-    """Puts parts together again, like `tf.dynamic_stitch`.
+    """Joins the parts that `dynamic_partition` made, like `tf.dynamic_stitch`.
 
     Args:
-        indices: A list of int32 tensors: where the rows of each part go.
+        indices: A list of int32 tensors: the positions of the rows of each part.
         data: A list of tensors.
         use_fast: Not used.
         name: A name for the operation (optional).

@@ -1,4 +1,4 @@
-"""Operations on sparse tensors that programs for TFRA call by these names: TensorFlow's own."""
+"""Operations of TensorFlow on sparse tensors, under the names that programs for TFRA use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def sparse_segment_sum(
 
     Args:
         data: A tensor.
-        indices: Which of its rows are added up.
-        segment_ids: For each of these the number of its sum, ascending.
+        indices: The rows of `data` to add up.
+        segment_ids: The number of the sum that each of these rows belongs to, ascending.
         name: A name for the operation (optional).
         num_segments: The number of sums (optional).
 

@@ -1,4 +1,4 @@
-"""Lookups through a `ShadowVariable`, which stands for a Variable in training."""
+"""Lookups through a `ShadowVariable`, the shadow of a Variable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def embedding_lookup(
         A tensor of shape `ids.shape + [dim]`.
 
     Raises:
-        TypeError: If `ids` are not of the key type, or `shadow` is something else.
+        TypeError: If `ids` are not of the key type, or `shadow` is not a `ShadowVariable`.
     """
     _check(shadow)
     return _embedding_ops.embedding_lookup(shadow, ids, name=name)
@@ -44,21 +44,21 @@ def embedding_lookup_unique(
     with_unique: bool = True,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Looks up rows of the shadow's Variable; equal ids once, if asked for.
+    """Looks up rows of the shadow's Variable, equal ids only once by default.
 
     Args:
         shadow: A `ShadowVariable`.
         ids: Keys. Can be a tensor of any shape.
         embedding_size: The length of a row.
-        with_unique: Whether to look equal ids up once.
+        with_unique: Whether to look up equal ids only once.
         name: A name for the operation (optional).
 
     Returns:
         A tensor of shape `ids.shape + [embedding_size]`.
 
     Raises:
-        TypeError: If `ids` are not of the key type, or `shadow` is something else.
-        ValueError: If rows have another length.
+        TypeError: If `ids` are not of the key type, or `shadow` is not a `ShadowVariable`.
+        ValueError: If `embedding_size` is not the length of a row.
     """
     _check(shadow)
     if embedding_size != shadow.params.dim:

@@ -1,4 +1,4 @@
-"""Tables in TensorBoard: figures over time, histograms of rows, and rows in the projector."""
+"""Tables in TensorBoard: statistics over time, histograms of rows, and rows in the projector."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["export_to_projector", "write_histograms", "write_stats"]
 
 
 def write_stats(variable: Variable, step: int, name: str | None = None) -> None:
-    """Writes the figures of a Variable to the default writer of `tf.summary`.
+    """Writes the statistics of a Variable to the default writer of `tf.summary`.
 
     Args:
         variable: A `Variable`.
-        step: The step they belong to.
-        name: What they are called; the Variable's name by default.
+        step: The training step.
+        name: The name in TensorBoard; by default that of the Variable.
 
     Raises:
         ImportError: If TensorBoard is not installed.
@@ -33,12 +33,12 @@ def write_stats(variable: Variable, step: int, name: str | None = None) -> None:
 
 
 def write_histograms(variable: Variable, step: int, name: str | None = None) -> None:
-    """Writes histograms of row norms, and of the age and frequency of keys where rows carry them.
+    """Writes histograms of the norms of rows and, if keys have metadata, of their ages and counts.
 
     Args:
         variable: A `Variable`.
-        step: The step they belong to.
-        name: What they are called; the Variable's name by default.
+        step: The training step.
+        name: The name in TensorBoard; by default that of the Variable.
 
     Raises:
         ImportError: If TensorBoard is not installed.
@@ -81,16 +81,16 @@ def export_to_projector(
 
     Args:
         variable: A `Variable`.
-        log_dir: The directory that TensorBoard is started with; it is made if it is not there.
-        keys: The keys to show, in this order; by default any of those that are there.
-        labels: What they are called, as many as keys; by default the keys.
-        max_rows: How many keys to show if none are given.
+        log_dir: The directory with which TensorBoard is started. It is made if it does not exist.
+        keys: The keys to show, in this order; by default the first ones of an export.
+        labels: One label for each key; by default the keys themselves.
+        max_rows: The number of keys to show if `keys` is None.
 
     Returns:
         The directory.
 
     Raises:
-        ValueError: If labels are given without keys, or are not as many.
+        ValueError: If there are labels without keys, or not one label for each key.
     """
     if labels is not None and (keys is None or len(labels) != len(keys)):
         received = "no keys" if keys is None else f"{len(keys)} keys"
@@ -119,7 +119,7 @@ def export_to_projector(
 
 def _text(label: Any) -> str:
     text = label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
-    return " ".join(text.split()) or "(empty)"  # The file has a label a line.
+    return " ".join(text.split()) or "(empty)"  # The file has one label in each line.
 
 
 def require_tensorboard() -> Any:

@@ -29,7 +29,7 @@ class Mode:
         self.name, self._session = name, session
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Returns what the call gives, as arrays; None for operations."""
+        """Returns the results of the call as arrays; None for operations."""
         if self._session is not None:
             return self._session.run(call())
         done = call() if self.name == "eager" else tf.function(lambda: _tensors(call()))()

@@ -107,7 +107,7 @@ def test_a_thousand_damaged_files(loading: Loading) -> None:
         loading.try_arrays(what, arrays)
         for what, arrays in damage.damaged(loading.arrays, EACH, seed=3)
     ]
-    assert 10 < sum(good) < EACH - 100  # Both were tried.
+    assert 10 < sum(good) < EACH - 100  # Good and bad arrays were both tried.
 
 
 @pytest.mark.parametrize("rule", damage.BAD_RULES, ids=lambda rule: rule[:40])
@@ -159,7 +159,7 @@ def test_members_that_are_no_arrays(name: str, member: str, tmp_path: Path) -> N
 
 
 class Loud:
-    """Tells when it is unpickled."""
+    """Records that it was unpickled."""
 
     def __reduce__(self) -> Any:
         return (pytest.fail, ("was unpickled",))
@@ -177,7 +177,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_compressed_arrays_are_refused(compression: int, tmp_path: Path) -> None:
-    """A file of a few bytes could hold any number of them."""
+    """A compressed file of a few bytes could expand to any size."""
     loading = Loading(KINDS[0], tmp_path)
     with zipfile.ZipFile(loading.path) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}

@@ -1,4 +1,4 @@
-"""What HkvHashTable says to wrong arguments."""
+"""Errors of HkvHashTable for wrong arguments."""
 
 from __future__ import annotations
 

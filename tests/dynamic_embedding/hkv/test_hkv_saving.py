@@ -48,7 +48,7 @@ def variable_of(strategy: Any, devices: Any = None, max_capacity: int = 40) -> A
 
 
 def fill(variable: Any) -> None:
-    """More keys than there is room for, some more often than others."""
+    """More keys than the table can hold, some written more often than others."""
     rng = np.random.default_rng(0)
     for _ in range(7):
         some = np.minimum(rng.geometric(0.02, 50), 300) - 1
@@ -66,7 +66,7 @@ def state_of(variable: Any) -> dict[Any, Any]:
 
 
 def write_alike(*variables: Any) -> None:
-    """Goes on with all, which must go on to be the same."""
+    """Writes the same rows to all Variables, which must stay equal."""
     rng = np.random.default_rng(5)
     for _ in range(5):
         some = rng.integers(0, 200, 30)
@@ -92,7 +92,7 @@ def test_a_checkpoint_has_scores_and_the_table_goes_on(
     write_alike(saved, restored)
     epochs = [[int(table.epoch()) for table in v.tables] for v in (saved, restored)]
     assert epochs[0] == epochs[1]
-    if strategy in (Strategy.LRU, Strategy.CUSTOMIZED):  # Whose scores have no ties.
+    if strategy in (Strategy.LRU, Strategy.CUSTOMIZED):  # Their scores have no ties.
         assert state_of(restored) == state_of(saved)
 
 
@@ -317,7 +317,7 @@ def test_files_that_are_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_smaller_table_keeps_the_best_of_many(partitions: int, tmp_path: Path) -> None:
-    """Rows are saved in the order of hashes, which must not decide who stays."""
+    """Rows are saved in the order of hashes, which must not decide which keys stay."""
 
     def make(max_capacity: int) -> Any:
         creator = de.HkvHashTableCreator(config_of(Strategy.CUSTOMIZED, max_capacity))

@@ -84,7 +84,7 @@ def test_steps_make_epochs(strategy: Any, mode: Mode) -> None:
     mode.run(lambda: table.insert([0], [[0.0]]))
     assert scores_of(table, mode)[0] >> 32 == 9
     mode.run(lambda: table.insert([0], [[0.0]]))
-    assert mode.run(table.epoch) == 9  # set_epoch starts counting anew.
+    assert mode.run(table.epoch) == 9  # set_epoch resets the count of steps.
     mode.run(lambda: table.insert([0], [[0.0]]))
     assert mode.run(table.epoch) == 10
 
@@ -224,7 +224,7 @@ def test_reserve_leaves_the_bound(mode: Mode) -> None:
     assert mode.run(table.size) == 5
 
 
-# Not LFU, whose counts outlive eviction in a way that is approximate: see test_bounded_table.py.
+# Without LFU, which remembers counts of evicted keys approximately: see test_bounded_table.py.
 @pytest.mark.parametrize("strategy", [Strategy.LRU, Strategy.EPOCHLRU, Strategy.CUSTOMIZED])
 @pytest.mark.parametrize("capacity", [1, 8, 100])
 def test_random_histories_against_an_exact_reference(strategy: Any, capacity: int) -> None:

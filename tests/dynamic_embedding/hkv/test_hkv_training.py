@@ -139,7 +139,7 @@ def test_optimizers_of_tensorflow_1() -> None:
         assert set(session.run(variable.export()[0]).tolist()) == {16, 17, 18, 19}
 
 
-# --- Models. Each id has a taste of its own; ids come by a Zipf law.
+# --- Models. Each id has its own preference; ids follow a Zipf distribution.
 
 IDS, ROWS = 2000, 40_000
 

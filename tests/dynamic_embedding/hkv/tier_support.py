@@ -1,4 +1,4 @@
-"""What the tests of tables on two levels in TensorFlow share."""
+"""What the tests of tiered tables in TensorFlow share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hkv_support import de
 from test_hkv_training import creator
 
 SMALL = 4096  # Bytes: a few rows of each part of a table, whatever their size.
-MANY = 80_000  # Several times what is copied, or restored, at a time.
+MANY = 80_000  # Several times the number of rows that are copied or restored at a time.
 
 
 def variable_of(budget: int, devices: Any = None, capacity: int = 5000, **options: Any) -> Any:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
 IDS = np.array([[3, 17, 100], [0, 3, 101]])
 TARGETS = np.array([[1.0], [-2.0]], np.float32)
-# What the page lists.
+# The arguments that the reference page lists.
 PROPERTIES = [
     "activity_regularizer", "compute_dtype", "dtype", "dtype_policy", "dynamic", "input",
     "input_spec", "losses", "metrics", "name", "name_scope", "non_trainable_weights", "output",
@@ -188,7 +188,7 @@ def test_a_given_name_is_kept() -> None:
 def test_the_default_initializer_is_random_normal() -> None:
     found = layers.Embedding(8)(tf.range(10_000)).numpy()
     assert abs(found.mean()) < 0.001
-    assert 0.049 < found.std() < 0.051  # As of keras.initializers.RandomNormal.
+    assert 0.049 < found.std() < 0.051  # The distribution of keras.initializers.RandomNormal.
     assert 0.66 < (abs(found) < 0.05).mean() < 0.70
 
 
@@ -253,7 +253,7 @@ def test_a_frozen_layer_can_be_thawed() -> None:
 
 
 class Averaged(layers.Embedding):
-    """A layer of a user's, with another shape."""
+    """A layer of a user that returns another shape."""
 
     def call(self, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         return tf.reduce_mean(super().call(ids, training=training), axis=1)

@@ -54,7 +54,7 @@ def make(kind: str, **options: Any) -> Any:
 
 
 def through_json(layer: Any) -> Any:
-    """What a layer comes back as, after it was written to a file."""
+    """Saves a layer to a file, and returns the loaded one."""
     text = json.dumps(keras.saving.serialize_keras_object(layer))
     return keras.saving.deserialize_keras_object(json.loads(text))
 

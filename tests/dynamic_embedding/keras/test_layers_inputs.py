@@ -1,4 +1,4 @@
-"""What a layer may be asked for: ids of any shape and kind, ragged and sparse, with masks."""
+"""Inputs of a layer: ids of any shape and kind, ragged and sparse, with masks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make(kind: str, lists: Any, dtype: tf.DType = tf.int64) -> Any:
 
 
 def pooled(combiner: str, lists: list[list[int]]) -> Array:
-    """What a combiner makes of `ROWS`; zeros of nothing."""
+    """The result of a combiner on `ROWS`; zeros if there are no ids."""
     reduce = POOLINGS[combiner][0]
     return np.stack([reduce(ROWS[ids], 0) if ids else np.zeros(DIM, np.float32) for ids in lists])
 

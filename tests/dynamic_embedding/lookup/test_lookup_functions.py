@@ -1,4 +1,4 @@
-"""The lookup functions: what TensorFlow's own say of dense rows, and training through them."""
+"""The lookup functions against those of TensorFlow on dense rows, and training with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training_support import KERAS_WARNS, Array, Inertia, as_dense, de, initiali
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
 DIM = 3
-# The key of each row: no id is invalid, whatever its sign.
+# The key of each row. Negative ids are valid too.
 KEYS = np.array([-(2**60), -7, -1, 0, 1, 5, 2**40, 2**62])
 ROWS = np.random.default_rng(3).standard_normal((len(KEYS), DIM)).astype(np.float32)
 SHADOW = de.shadow_ops
@@ -31,7 +31,7 @@ def filled(**options: Any) -> Any:
 
 @pytest.fixture(params=["variable", "two tables", "shadow"])
 def params(request: pytest.FixtureRequest) -> Any:
-    """What the functions look up in."""
+    """The Variable or the shadow that the functions take."""
     if request.param == "shadow":
         return SHADOW.ShadowVariable(filled())
     return filled(devices=TWO if request.param == "two tables" else None)
@@ -407,7 +407,7 @@ def test_trainables_train(name: str, optimizer: str, wrapped: bool) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(dense_look_up(rows) ** 2)
         of_rows.apply_gradients([(tf.convert_to_tensor(tape.gradient(loss, rows)), rows)])
-    # Rows of absent ids get gradients of zero in dense training, which move none of these.
+    # In dense training, rows of absent ids get zero gradients, which change no row here.
     assert np.abs(rows.numpy() - ROWS).max() > 0.05
     np.testing.assert_allclose(variable.lookup(KEYS), rows, rtol=1e-5, atol=1e-5)
 
@@ -428,7 +428,7 @@ def test_only_ids_and_the_default_id_are_inserted(default_id: int | None) -> Non
     if default_id is not None:
         expected[default_id] = [0.0] * DIM  # Twice a row of its own.
     assert {key: row for key, row in rows.items() if key != 40} == expected
-    assert rows.get(40, [1.0] * DIM) == [1.0] * DIM  # Its weight does not count.
+    assert rows.get(40, [1.0] * DIM) == [1.0] * DIM  # Its weight is not positive.
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

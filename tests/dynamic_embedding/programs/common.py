@@ -51,7 +51,7 @@ def content(table: Any) -> dict[Any, Any]:
 
 
 def memory(field: str = "VmRSS") -> int:
-    """A field of the memory of this process, in bytes, after what nobody needs is gone."""
+    """A field of the memory of this process, in bytes, after garbage collection."""
     gc.collect()
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) * 1024
@@ -64,7 +64,7 @@ def reset_peak_memory() -> None:
 
 
 def batches(count: int, size: int = BATCH) -> Any:
-    """`count` different keys, without order in sight, with the numbers of their rows."""
+    """`count` different keys in a scrambled order, with the numbers of their rows."""
     for start in range(0, count, size):
         numbers = np.arange(start, min(start + size, count))
         # Odd multiples are a permutation of the 64-bit integers.

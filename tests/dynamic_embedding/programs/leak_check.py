@@ -31,7 +31,7 @@ def eager_calls() -> Callable[[], object]:
 
 
 class LookupTable:
-    """TensorFlow's own table, under the names of ours: what it leaks is not ours to mend."""
+    """TensorFlow's own table, with the methods of ours: its leaks are not ours."""
 
     def __init__(self, key_dtype: tf.DType = tf.int64, **_: object) -> None:
         default = tf.zeros([DIM])

@@ -122,7 +122,7 @@ def test_a_thousand_damaged_checkpoints(restoring: Restoring) -> None:
         restoring.try_columns(what, columns)
         for what, columns in damage.damaged(restoring.columns, EACH, seed=4)
     ]
-    assert 10 < sum(good) < EACH - 50  # Both were tried.
+    assert 10 < sum(good) < EACH - 50  # Good and bad arrays were both tried.
 
 
 @pytest.mark.parametrize("rule", damage.BAD_RULES, ids=lambda rule: rule[:40])

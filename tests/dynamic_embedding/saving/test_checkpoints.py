@@ -320,7 +320,7 @@ def test_an_asynchronous_checkpoint_is_of_one_moment(partitions: int, path: str)
 
 
 def test_rows_of_several_tables_are_restored_in_the_order_of_hashes() -> None:
-    """Rows come in the order of an export, which must not look like keys chosen to collide."""
+    """Restored rows are in the order of an export, which must not look like an attack."""
     saved = de.get_variable("in_order", dim=2, devices=["/CPU:0"] * 3)
     keys = tf.range(200_000, dtype=tf.int64)
     saved.upsert(keys, tf.ones([200_000, 2]))

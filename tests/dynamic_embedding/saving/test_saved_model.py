@@ -88,7 +88,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def answers(folder: str) -> dict[str, Any]:
-    """What a fresh process got from the model."""
+    """The results of the model in a new process."""
     return run_program("load_saved_model", folder)
 
 
@@ -153,7 +153,7 @@ def test_a_loaded_model_is_saved_again_as_it_is_now(partitions: int, tmp_path: P
     loaded.train(ids(777), rows(1, 9.0))
     save(loaded, second)
     gc.collect()
-    assert int(loaded.train(ids(1000), rows(1, 9.0))) == 102  # Alive, and still its own.
+    assert int(loaded.train(ids(1000), rows(1, 9.0))) == 102  # It still works.
     again = tf.saved_model.load(second)
     found = again.ask(ids(777, 1000), tf.constant(["short"]))
     np.testing.assert_array_equal(found["users"], [[18.0] * 4, [-2.0] * 4])

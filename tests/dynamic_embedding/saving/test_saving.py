@@ -47,13 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def originals(folder: Path) -> Results:
-    """What each variant was when it was saved, and after all steps."""
+    """The state of each variant when it was saved, and after all steps."""
     return {name: train_and_save(folder, name) for name in saving.VARIANTS}
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path, originals: Results) -> Results:
-    """What a fresh process made of them."""
+    """The results of a new process that loaded the variants."""
     return saving.run_program("layers_resume", folder)
 
 
@@ -65,7 +65,7 @@ def found(results: Results, variant: str, kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", saving.VARIANTS)
 def test_the_models_are_trained(originals: Results, name: str) -> None:
-    """Without this, the others would compare nothing."""
+    """The other tests compare states, which is useless if states do not change."""
     variant = saving.VARIANTS[name]
     updates = saving.STEPS // variant.accumulated
     applied = variant.ids(0)[: updates * variant.accumulated * saving.BATCH]

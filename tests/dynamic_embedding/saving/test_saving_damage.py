@@ -121,7 +121,7 @@ def test_a_thousand_damaged_files(kind: Kind, suffix: str, tmp_path: Path) -> No
         loading.try_arrays(what, arrays)
         for what, arrays in damage.damaged(loading.arrays, EACH, seed=len(suffix))
     ]
-    assert 10 < sum(good) < EACH - 100  # Both were tried.
+    assert 10 < sum(good) < EACH - 100  # Good and bad arrays were both tried.
 
 
 def test_a_whole_model_is_not_made_of_a_damaged_file(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_texts_that_are_no_rule(rule: bytes, tmp_path: Path) -> None:
 
 
 def test_weights_in_memory(tmp_path: Path) -> None:
-    """What Keras takes for the array of the weight."""
+    """The array of the shadow, by which Keras reads and assigns the weight."""
     loading = Loading(KINDS[0], tmp_path)
     shadow = loading.model.layers[1].shadow
     array = np.asarray(shadow)

@@ -1,4 +1,4 @@
-"""What is saved of a layer: every type, any number of tables, and nothing of what was before."""
+"""Saved layers: every type, any number of tables; loading replaces all that was there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_remainder(ids: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable("layers_rows")
 class TwoTowers(keras.Model):
-    """A model of a user's own, with one layer for both towers."""
+    """A model of a user, with one layer for both towers."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -65,7 +65,7 @@ def extreme_keys(key_dtype: str) -> Any:
 
 
 def extreme_rows(value_dtype: str) -> Array:
-    """Rows that are easily changed on the way: no numbers, infinities, zeros and tiny numbers."""
+    """Rows that a conversion easily changes: NaN, infinities, zeros and tiny numbers."""
     dtype = numpy_dtype(value_dtype)
     numbers = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1 / 3, -1e-7, 3e4] * DIM)
     with np.errstate(over="ignore", under="ignore"):

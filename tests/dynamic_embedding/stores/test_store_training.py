@@ -204,7 +204,7 @@ def test_training_goes_on_exactly_in_a_new_model(
     source = make_model(makers[of_source](), OPTIMIZERS["Adam"]())
     train(source)
     target = make_model(makers[of_target](), OPTIMIZERS["Adam"]())
-    train(target, 1, seed=5)  # What a restore must replace.
+    train(target, 1, seed=5)  # The restore must replace this.
     copy_content(source, target, how, tmp_path)
     assert_same(saved(variable_of(target)), saved(variable_of(source)))
     assert train(target, seed=1) == train(source, seed=1)

@@ -44,7 +44,7 @@ def scalar(number: Any, dtype: Any = np.int64) -> Array:
 
 @dataclass
 class Call:
-    """A right call of an op. `table` and `tables` are added where the op has them."""
+    """A correct call of an op. `table` and `tables` are added if the op has them."""
 
     inputs: Inputs = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -268,7 +268,7 @@ def wrong_inputs(op: str, call: Call, right: Inputs) -> Iterator[tuple[str, Inpu
 
 
 def problem_of(op: str, name: str, do: Callable[[], Any]) -> str | None:
-    """What is wrong about how a wrong call ended; None if it was refused as it should be."""
+    """What is wrong with the outcome of a wrong call; None if it was refused correctly."""
     try:
         do()
     except tf.errors.InvalidArgumentError as error:
@@ -292,7 +292,7 @@ def shape_of(value: Any) -> Any:
 
 
 def check_right_calls() -> list[str]:
-    """Every op is here, and what is called right works."""
+    """Every op is here, and its correct calls work."""
     problems = [f"{op}: no call of it in CALLS" for op in op_names() if op not in dict(calls())]
     for op, call in calls():
         try:
@@ -366,7 +366,7 @@ def of_unknown_shapes(
 
 
 def is_empty(value: Any) -> bool:
-    """Whether this is an input that may be left out, and is."""
+    """Whether this is an optional input that is left out."""
     return isinstance(value, list) and not value
 
 
@@ -375,7 +375,7 @@ def flat(value: Any) -> Any:
 
 
 def check_wrong_types() -> list[str]:
-    """Types that are not the table's: of inputs, and of outputs by attributes."""
+    """Types other than the table's: of inputs, and of outputs by attributes."""
     problems = []
     for op, call in calls():
         for attribute in definition(op).attr:
@@ -410,7 +410,7 @@ def check_wrong_types() -> list[str]:
 
 
 def check_wrong_numbers() -> list[str]:
-    """Numbers that are out of range. The rule that the table had stays, too."""
+    """Numbers that are out of range. The table keeps its rule."""
     problems = []
     apply_gradients = CALLS["TfraApplyGradients"]
     for name, number in (

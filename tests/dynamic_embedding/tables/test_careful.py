@@ -1,4 +1,4 @@
-"""What must not be lost, wrapped around or mixed up."""
+"""Keys, rows and tables that must not be lost, wrapped around or mixed up."""
 
 from __future__ import annotations
 

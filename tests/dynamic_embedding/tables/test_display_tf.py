@@ -1,4 +1,4 @@
-"""What tables and Variables of TensorFlow show of themselves, wherever they are asked."""
+"""How tables and Variables of TensorFlow are displayed, in all modes of TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole tables as tensors: one order, and complete while others write."""
+"""Exports of whole tables: a fixed order, and complete while other threads write."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from programs.common import DIM, content, de, ids, numbered_rows, rows
 
-MANY = 2000  # Enough for calls to overlap if nothing keeps them apart.
+MANY = 2000  # Enough calls to overlap, unless something orders them.
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_writes_happen_although_nothing_depends_on_them(
 
 
 def table_ops_before(tensor: tf.Tensor) -> set[str]:
-    """The operations on resources that must run before `tensor` is there."""
+    """The operations on resources that must run before `tensor` is computed."""
     found, waiting, seen = set(), [tensor.op], set()
     while waiting:
         op = waiting.pop()

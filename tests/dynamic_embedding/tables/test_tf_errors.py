@@ -1,4 +1,4 @@
-"""Wrong arguments: which error, with what was expected and received, and nothing has changed."""
+"""Wrong arguments: the error says what was expected and received, and nothing changes."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_tables_on_parameter_servers(servers: list[Any], name: str, place: str, 
     worker = servers[-1]
     devices = [f"/job:ps/replica:0/task:{task}/CPU:0" for task in (1, 0)[:count]]
     with tf.Graph().as_default(), v1.device(PLACES[place](worker.server_def.cluster)):
-        # The tables of another test are there still.
+        # The servers still have the tables of another test.
         program = Program(devices=devices, name=f"{name}_{place.replace(' ', '_')}_{count}")
         step, sizes = make_step(program), [program.table.size(i) for i in range(count)]
         with v1.Session(worker.target) as session:
@@ -275,7 +275,7 @@ def test_tables_on_parameter_servers(servers: list[Any], name: str, place: str, 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_each_id_once_on_parameter_servers(servers: list[Any], place: str, by_hand: bool) -> None:
-    """The table is all that is trained: what the optimizer adds to it needs a place too."""
+    """Only the table is trained: the optimizer's own variables need a device too."""
     worker = servers[-1]
     with tf.Graph().as_default(), v1.device(PLACES[place](worker.server_def.cluster)):
         name = f"once_{place.replace(' ', '_')}_{by_hand}"
@@ -337,7 +337,7 @@ def test_a_dense_gradient_is_refused(session: v1.Session) -> None:
 
 
 class AssigningOptimizer(v1.train.Optimizer):  # type: ignore[misc]
-    """Momentum by the methods of variables, as users write optimizers."""
+    """Momentum that calls the methods of variables, as users write optimizers."""
 
     def __init__(self) -> None:
         super().__init__(use_locking=False, name="Assigning")
@@ -366,7 +366,7 @@ def test_an_optimizer_that_assigns() -> None:
 
 
 class DecayingOptimizer(v1.train.Optimizer):  # type: ignore[misc]
-    """Momentum with weight decay, of a user who reckons with variables."""
+    """Momentum with weight decay that uses arithmetic on variables."""
 
     def _create_slots(self, var_list: Any) -> None:
         for var in var_list:

@@ -21,7 +21,7 @@ NUMBERED = [[key, float(key)] for key in range(10)]
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine that nobody listens at."""
+    """Free addresses of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def cluster() -> Iterator[dict[str, list[str]]]:
 def chief(
     cluster: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What programs/chief.py saw."""
+    """The output of programs/chief.py."""
     config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     folder = tmp_path_factory.mktemp("checkpoints")
     return run_program("chief", folder, TF_CONFIG=json.dumps(config), timeout=120)

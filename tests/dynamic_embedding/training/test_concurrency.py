@@ -29,7 +29,7 @@ def run_workers(work: Callable[[int], None], together: threading.Barrier | None 
         except BaseException as error:
             failures.append(error)
             if together is not None:
-                together.abort()  # Nobody waits for the one that failed.
+                together.abort()  # The others must not wait for the thread that failed.
 
     threads = [threading.Thread(target=guarded, args=(number,)) for number in range(WORKERS)]
     for thread in threads:
@@ -42,11 +42,11 @@ def run_workers(work: Callable[[int], None], together: threading.Barrier | None 
 
 
 def count_up(write: Callable[[Any, Array, Any, Any, Any], None], bp_v2: bool) -> float:
-    """Has each worker add one in each round; what the row is in the end."""
+    """Lets each worker add one in each round, and returns the final row."""
     variable = de.Variable(dim=DIM, bp_v2=bp_v2)
     key = np.array([5])
     variable.upsert(key, np.zeros((1, DIM), np.float32))
-    # All have looked before any of them writes, and all have written before any looks again.
+    # All workers read before any writes, and all have written before any reads again.
     together = threading.Barrier(WORKERS, timeout=60)
 
     def work(number: int) -> None:
@@ -96,7 +96,7 @@ def test_layers_of_increments_lose_no_step(devices: list[str] | None) -> None:
     ids, weights = np.array([3, 8, 3]), np.full((3, DIM), 0.5, np.float32)
     others = np.array([3, 8, 1, 2])
     initial = rows_of(layer, others)
-    train(layer, optimizer, ids, weights)  # So that the key is there and the optimizer is built.
+    train(layer, optimizer, ids, weights)  # Inserts the key and builds the optimizer.
 
     def work(number: int) -> None:
         for _ in range(ROUNDS):

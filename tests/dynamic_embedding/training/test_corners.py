@@ -32,7 +32,7 @@ def functional(layer: Any, **settings: Any) -> Any:
 
 
 class Subclassed(keras.Model):
-    """A model that Keras can't look into."""
+    """A subclassed model: Keras does not know which layers `call` uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,6 +268,6 @@ def test_saving_does_not_take_slots_away_when_training_begins() -> None:
             optimizer.apply([tf.IndexedSlices(gradients, keys)], [shadow])
         going.set()
         thread.join()
-        # Of the second step: m = 0.9 * 0.1 + 0.1.
+        # After the second step: m = 0.9 * 0.1 + 0.1.
         momentum = shadow.params.content()["slots"].numpy()[:, :2]
         np.testing.assert_allclose(momentum, 0.19, rtol=1e-6)

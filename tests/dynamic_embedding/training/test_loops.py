@@ -84,7 +84,7 @@ def apply_with_variables(model: Any, optimizer: Any, batches: list[Batch]) -> No
 
 
 def loop_with_a_second_gradient(model: Any, optimizer: Any, batches: list[Batch]) -> None:
-    """Asks twice for the gradients, and applies them once."""
+    """Computes the gradients twice, and applies them once."""
     for x, y in batches:
         with tf.GradientTape(persistent=True) as tape:
             loss = tf.reduce_mean((model(tf.constant(x), training=True) - y) ** 2)
@@ -294,7 +294,7 @@ MANY = 150
 
 
 def complaints(action: Callable[[], None]) -> list[str]:
-    """What was said about lookups that no step followed."""
+    """The warnings about lookups that no training step followed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()

@@ -1,4 +1,4 @@
-"""A table has the slots of one optimizer: what happens when several come."""
+"""A table has the slots of one optimizer: what happens when several train it."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_what_is_restored_is_nobodys_until_the_next_step(kind: str, tmp_path: Pa
     step(first, IDS + 1)
     expected = state(first)
     step(second)
-    first.load_weights(path)  # Its own slots are back.
+    first.load_weights(path)  # Its slots are restored.
     step(first, IDS + 1)
     assert state(first) == expected
     with pytest.raises(tf.errors.FailedPreconditionError, match="a step of 'second "):
         step(second)
 
-    loaded = MAKE[kind]()  # As in another process, but for the table.
+    loaded = MAKE[kind]()  # Like another process, but with the same table.
     first.compile(loaded, "mse")
     loaded.build(first.trainable_variables)
     first.load_weights(path)
@@ -218,9 +218,9 @@ def test_workers_of_one_program_share_slots() -> None:
         for bound_optimizer in workers[:2]:
             step(
                 bound_optimizer, number - (bound_optimizer is workers[1])
-            )  # It came one step later.
+            )  # It started one step later.
     slots = layer.params.content()["slots"].numpy()
-    assert (np.abs(slots) > np.abs(before)).all()  # Nobody started them anew.
+    assert (np.abs(slots) > np.abs(before)).all()  # The slots were not reset.
     # A new optimizer in one of the workers takes the place of all; the others may follow it.
     new = [BoundOptimizer("adam_1", f"adam_1 {i}", f"worker {i}") for i in range(2)]
     step(new[1], 1)

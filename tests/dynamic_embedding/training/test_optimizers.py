@@ -76,7 +76,7 @@ KINDS = (
 )  # fmt: skip
 WHOLE_VARIABLE = [name for name in ("Lamb", "Adafactor", "Muon") if hasattr(O, name)]
 WRAPPERS = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer"}
-# Of the two ways to train a table: by a kernel of its own, and by the optimizer's own code.
+# One for each way to train a table: a kernel of the engine, and the optimizer's own code.
 BOTH_WAYS = ("Adam", "own")
 
 
@@ -148,7 +148,7 @@ def test_the_settings_of_these_tests_matter() -> None:
 
 @pytest.mark.parametrize("setting", ["plain", "clipnorm"])
 def test_the_embedding_of_keras_agrees(setting: str) -> None:
-    # It makes sparse gradients: only of batches without duplicates are they well-defined.
+    # Its gradients are sparse: they are well-defined only for batches without duplicates.
     layer = embedding()
     model = network(layer)
     dense = keras.layers.Embedding(COUNT, DIM)

@@ -1,4 +1,4 @@
-"""What stands for a Variable in training: its weights, its warnings, and optimizers of TF1."""
+"""Shadows of Variables: as weights of layers, their warnings, and optimizers of TF1."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_weights_without_rows_are_refused(lossy: Callable[[Any], Any]) -> None:
 
 @keras.saving.register_keras_serializable("test_stand_ins")
 class OwnShadow(keras.layers.Layer):
-    """A layer of a user's that holds what stands for its table."""
+    """A layer of a user that holds the shadow of its table."""
 
     def __init__(self, name: str = "own", **options: Any) -> None:
         super().__init__(name=name, **options)
@@ -199,7 +199,7 @@ def test_optimizers_of_tf1_in_eager_mode_and_in_functions() -> None:
 
 
 def test_adam_of_tf1_in_eager_mode() -> None:
-    """It has variables besides its slots."""
+    """The optimizer has variables besides its slots."""
     table = de.Variable(dim=2, initializer=1.0)
     shadow = de.shadow_ops.ShadowVariable(table)
     optimizer = de.DynamicEmbeddingOptimizer(v1.train.AdamOptimizer(0.1))
@@ -274,7 +274,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("form", ["function", "function and tape", "tensor and tape", "two calls"])
 def test_minimize_of_keras_2(form: str, kind: str) -> None:
-    """Optimizers that were wrapped have it still; the variables may be known late."""
+    """Wrapped optimizers still have `minimize`; `var_list` may be a function."""
     table = de.Variable(dim=2, initializer=1.0)
     dense = keras.Variable(np.ones(2, np.float32))
     optimizer = de.DynamicEmbeddingOptimizer(OPTIMIZERS[kind]())

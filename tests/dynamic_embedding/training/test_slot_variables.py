@@ -29,7 +29,7 @@ def train(table: Any, optimizer: Any, keys: list[int] = KEYS, steps: int = 2) ->
 
 
 class OfOwn(keras.optimizers.Adam):
-    """Not known to the engine, which has its rows and slots updated by Keras."""
+    """The engine has no kernel for this optimizer, so Keras updates rows and slots."""
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -108,7 +108,7 @@ def test_slots_under_loss_scaling() -> None:
 
 @pytest.mark.parametrize("kind", [keras.optimizers.Adam, keras.optimizers.Adagrad])
 def test_reading_slots_changes_nothing(kind: Any) -> None:
-    """Another optimizer has taken the table: its slots stay, and the first one's are gone."""
+    """Another optimizer has bound to the table: its slots replace those of the first."""
     table = de.Variable(dim=2)
     first, second = keras.optimizers.Adagrad(0.1), kind(0.1)
     train(table, first)
@@ -124,7 +124,7 @@ def test_reading_slots_changes_nothing(kind: Any) -> None:
 
 def test_slots_that_start_as_the_row() -> None:
     class Follows(keras.optimizers.Optimizer):
-        """Keeps in a slot what the variable was before the step."""
+        """Keeps the previous value of the variable in a slot."""
 
         def build(self, variables: Any) -> None:
             if self.built:
@@ -281,7 +281,7 @@ def test_ids_of_functions_stay_there() -> None:
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_penalty_on_a_trainable(in_function: bool, pooled: bool) -> None:
-    """As a tensor it is the rows of the last lookup; optimizers, which have slots, see none."""
+    """A shadow as a tensor is the rows of the last lookup; optimizers see no rows."""
     table = de.Variable(dim=2, initializer=2.0)
     optimizer = keras.optimizers.SGD(0.25, momentum=0.5)
 
@@ -351,7 +351,7 @@ def test_a_trainable_is_a_variable_to_tf1(tmp_path: Path) -> None:
 
 
 def test_a_trainable_as_a_tensor_is_its_rows() -> None:
-    """Those of the last lookup; no initializer has to run for that."""
+    """The ids of the last lookup; no initializer has to run for them."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         program = GraphOfTf1()
         trainable = program.trainable
@@ -367,7 +367,7 @@ def test_a_trainable_as_a_tensor_is_its_rows() -> None:
 
 
 def test_rows_of_a_pooled_lookup_are_read_without_what_asks_for_them() -> None:
-    """Whoever asks first, and in whatever context; also in a graph that is finished."""
+    """In any order and any context, also in a finalized graph."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         table = de.get_variable("table", dim=2, initializer=2.0)
         ids = tf.sparse.from_dense(tf.constant([[3], [4]], tf.int64))

@@ -37,7 +37,7 @@ IDS = np.arange(12)
 
 
 def ones(shape: Any, dtype: Any = tf.float32) -> tf.Tensor:
-    """An initializer of a user's own."""
+    """An initializer of a user."""
     return tf.ones(shape, dtype)
 
 

@@ -1,4 +1,4 @@
-"""What is known of keys that wait is saved and restored, whatever the format and the tables."""
+"""Waiting keys are saved and restored, in all formats and with any number of tables."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_restoring_forgets_what_was_known(tmp_path: Path) -> None:
 
 
 def test_weights_in_memory_take_it_along() -> None:
-    """As `EarlyStopping(restore_best_weights=True)` does."""
+    """Restores weights like `EarlyStopping(restore_best_weights=True)`."""
     model = build("exact", None)
     train(model, range(3))
     weights = model.get_weights()

@@ -30,7 +30,7 @@ STEPS = 6
 
 
 class Sizes(keras.callbacks.Callback):
-    """Notes the size of a table after each step and each epoch, and lets time pass."""
+    """Records the size of a table after each step and each epoch, and advances the clock."""
 
     def __init__(self, variable: Any) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_restrict_goes_on_counting_steps_in_the_next_fit() -> None:
 def test_expire_by_time() -> None:
     layer = layers.Embedding(DIM, ttl=2)
     sizes = fit(layer, callbacks.ExpireCallback(freq=1), epochs=1)
-    assert sizes.steps == [2, 4, 6, 6, 6, 6]  # Those of this second and the two before it.
+    assert sizes.steps == [2, 4, 6, 6, 6, 6]  # The ids of this second and of the two before it.
     layer = layers.Embedding(DIM, ttl=2)
     sizes = fit(layer, callbacks.ExpireCallback(ttl=3))
     assert sizes.steps[:STEPS] == [2, 4, 6, 8, 10, 12]
@@ -124,7 +124,7 @@ def test_both_together() -> None:
 
 
 def test_all_tables_of_a_model() -> None:
-    """Also those of a model within the model; but not those that have no rule."""
+    """Also tables of a model within the model, but not tables without a policy."""
     ids = keras.Input((2,), dtype="int64")
     policy = {"restrict_policy": de.FrequencyRestrictPolicy}
     outer = layers.SquashedEmbedding(DIM, name="outer", **policy)
@@ -146,7 +146,7 @@ def test_all_tables_of_a_model() -> None:
 
 
 class Plain(keras.Model):  # type: ignore[misc]
-    """Gets its weights in the first step."""
+    """A model that gets its weights in the first step."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -337,7 +337,7 @@ def test_writing_by_hand(tmp_path: Path) -> None:
     ((step, buckets),) = series(found, "mine/norm")
     assert (step, buckets[:, 2].sum()) == (7, 3)
     assert np.isfinite(buckets).all()
-    assert "mine/age" not in found.Tags()["tensors"]  # Rows carry no times.
+    assert "mine/age" not in found.Tags()["tensors"]  # Keys have no metadata.
 
 
 # --- The projector.

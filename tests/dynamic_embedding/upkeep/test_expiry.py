@@ -1,4 +1,4 @@
-"""`expire`: rows that were not seen for long, or stay short, leave."""
+"""`expire`: removes rows that were not updated for long, or have a small norm."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_policies_bring_the_times_that_expiry_needs() -> None:
     variable.upsert([1], rows([1]))
     variable.set_clock(20)
     variable.upsert([2], rows([1]))
-    assert int(variable.expire()) == 0  # It was made with no rule.
+    assert int(variable.expire()) == 0  # It has neither `ttl` nor `min_norm`.
     assert int(variable.expire(ttl=5)) == 1
     assert key_set(variable) == {2}
 

@@ -1,4 +1,4 @@
-"""Policies of users' own: any number is a score, and what they remove is counted as restricted."""
+"""Policies that users write: any number is a score, and removed keys count as evictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEYS = np.arange(200)
 
 
 class KeepByTable(de.RestrictPolicy):
-    """Knows the score of each of `KEYS`."""
+    """A policy with a given score for each of `KEYS`."""
 
     scores: Any = None
 
@@ -71,7 +71,7 @@ def test_infinite_scores() -> None:
 
 
 def test_counters(devices: list[str] | None) -> None:
-    """`restrict` is counted the same, whoever ranks the keys."""
+    """`restrict` counts the same with a policy of a user and of the engine."""
     variable = restricted(tf.constant(KEYS), 40, devices)
     stats = variable.stats()
     assert (stats.evictions, stats.removals) == (160, 0)

@@ -1,4 +1,4 @@
-"""A restart changes nothing: what restrict keeps after a reload is what it keeps without one."""
+"""After a reload, restrict keeps the same keys as without it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_layer_is_loaded_with_its_policy(tmp_path: Path, how: str) -> None:
 
 
 class Unknown(KeepLongRows):
-    """One that Keras does not know."""
+    """A policy that is not registered in Keras."""
 
 
 def test_a_policy_of_ones_own_in_a_file_of_keras(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Policies and training: every optimizer step notes its keys; and policies of users' own."""
+"""Policies and training: every optimizer step records its keys; policies that users write."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_evicted_key_starts_anew(optimizer: str, devices: list[str] | None) -
     step(used, first, ids, 2.0)
     fresh.build()
     second.build(fresh.trainable_variables)
-    second.iterations.assign(3)  # Adam's correction knows the step; the slots do not.
+    second.iterations.assign(3)  # The bias correction of Adam depends on the step.
     step(fresh, second, ids, 2.0)
     for name in ("keys", "values", "slots"):
         mine, expected = content_by_key(used.params)[name], content_by_key(fresh.params)[name]
@@ -154,7 +154,7 @@ def test_an_evicted_key_starts_anew(optimizer: str, devices: list[str] | None) -
     assert set(usage_of(used.params).values()) == {(20, 1)}
 
 
-# --- Users' own policies.
+# --- Policies that users write.
 
 
 class KeepMostTrained(de.RestrictPolicy):
@@ -181,7 +181,7 @@ class KeepMostTrained(de.RestrictPolicy):
 
 
 class KeepEven(de.RestrictPolicy):
-    """Does all of it itself."""
+    """A policy that implements all methods itself."""
 
     def apply_restriction(self, num_reserved: int, **kwargs: Any) -> Any:
         keys = self.var.export()[0]

@@ -1,4 +1,4 @@
-"""`restrict_policy`: which keys of a Variable stay, against what a dict says."""
+"""`restrict_policy`: which keys of a Variable stay, compared with a dict."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ FIGURES = (
 
 
 class Reference:
-    """The figures of a Variable that lets keys in at their second time."""
+    """The figures of a Variable that lets keys in when they are seen for the second time."""
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable

@@ -58,7 +58,7 @@ def test_upkeep_beside_training(devices: Any, admission: Any) -> None:
     def train(ids: tf.Tensor) -> None:
         variable_step(variable, trainer, ids)
 
-    train(tf.constant([0], tf.int64))  # It is traced before there are threads.
+    train(tf.constant([0], tf.int64))  # Traces the function before the threads start.
     training = threading.Semaphore(0)
     kept_up = []
 
@@ -100,7 +100,7 @@ def test_upkeep_beside_training(devices: Any, admission: Any) -> None:
     )
     assert stats.inserts + stats.updates + stats.refused == trained
     assert (stats.refused > 0) == (admission is not None)
-    # What is trained after the last restriction is there.
+    # Keys that were trained after the last restriction exist.
     variable.restrict(0)
     last = tf.range(5000, 5100, dtype=tf.int64)
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_upkeep_beside_training(devices: Any, admission: Any) -> None:
 
 
 def test_keys_of_this_second_are_never_evicted() -> None:
-    """What others write while it is restricted may stay in addition, but is not lost."""
+    """Keys that other threads write during a restriction may stay in addition."""
     table = tfra.Table(1, metadata=True, optimizer="sgd", initializer="ones")
     table.clock = 1
     table.upsert(np.arange(20_000), np.zeros((20_000, 1), np.float32))

@@ -40,7 +40,7 @@ def keys_for(variable: Any, numbers: Any) -> tf.Tensor:
 
 
 def key_set(variable: Any) -> set[Any]:
-    """The keys of a Variable, each of which must be there once."""
+    """The keys of a Variable; fails if one is exported twice."""
     keys = variable.export()[0].numpy().tolist()
     assert len(set(keys)) == len(keys) == int(variable.size())
     return set(keys)
@@ -74,12 +74,12 @@ def partition_of(variable: Any, keys: Iterable[Any]) -> list[int]:
 
 
 def shares(keep: int, tables: int) -> list[int]:
-    """How many of `keep` keys each of some tables may hold: as evenly as can be."""
+    """The share of `keep` of each table, divided as evenly as possible."""
     return [keep // tables + (i < keep % tables) for i in range(tables)]
 
 
 def assert_best_stay(variable: Any, before: dict[Any, Usage], keep: int, by: str) -> None:
-    """In each table, the best of those that were there; equal ones may stand for one another."""
+    """Checks that each table kept its best keys; any of equally good keys may stay."""
     kept, order = key_set(variable), (0, 1) if by == "time" else (1, 0)
 
     def ranks(keys: Iterable[Any]) -> list[Usage]:
@@ -111,7 +111,7 @@ def variable_step(variable: Any, optimizer: Any, ids: Any) -> None:
 
 @keras.saving.register_keras_serializable("upkeep")
 class OwnOptimizer(keras.optimizers.Optimizer):
-    """An optimizer as a user writes one: gradient descent with a slot that counts its steps."""
+    """An optimizer like one of a user: gradient descent with a slot that counts its steps."""
 
     def __init__(self, learning_rate: Any = 0.5, **options: Any) -> None:
         super().__init__(learning_rate=learning_rate, **options)
@@ -131,7 +131,7 @@ class OwnOptimizer(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable("upkeep")
 class KeepLongRows(de.RestrictPolicy):
-    """A policy of a user's own: the documentation's example."""
+    """A policy of a user: the example of the documentation."""
 
     def score(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         return tf.norm(tf.cast(values, tf.float32), axis=1)
@@ -150,7 +150,7 @@ def model_of(layer: Any, width: int = 1, optimizer: Any = None, ragged: bool = F
 
 
 def targets(count: int, seed: int = 0) -> Array:
-    """Something to learn."""
+    """Data to learn from."""
     return np.random.default_rng(seed).standard_normal((count, 1)).astype(np.float32)
 
 

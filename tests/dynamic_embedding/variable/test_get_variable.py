@@ -96,7 +96,7 @@ def to_first(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 
 
 class BareCreator(de.CuckooHashTableCreator):
-    """One without a config, as its constructor does nothing."""
+    """A creator without a config, since its constructor does nothing."""
 
     def __init__(self) -> None:
         pass
@@ -151,7 +151,7 @@ def test_tensors_of_a_graph_as_initializers(session: v1.Session) -> None:
     variable = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
     with pytest.raises(ValueError, match="initializer"):
         de.get_variable("v", dim=2)
-    # What they will be is not known.
+    # The values of symbolic tensors are not known.
     again = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
     assert again is variable
 
@@ -256,12 +256,12 @@ def test_functions_use_the_variable_of_the_eager_program(name: str) -> None:
 
 
 def by_blocks(size: int) -> Any:
-    """Makes a partitioner, each time anew."""
+    """Makes a new partitioner in each call."""
     return lambda keys, partitions: tf.cast(keys // size % partitions, tf.int32)
 
 
 def shifted(by: float = 0.0) -> Any:
-    """Makes an initializer that has its number from where it was made."""
+    """Makes an initializer that captures its number."""
     return lambda shape: tf.zeros(shape) + by
 
 

@@ -1,4 +1,4 @@
-"""Rows of missing keys: what the initializer of a Variable gives."""
+"""The rows of missing keys, which the initializer of a Variable makes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIM = 3
 ROW = np.array([1.5, -2.0, 3.25], np.float32)
 THREE = ["/CPU:0"] * 3
 
-# Initializers without chance, and the row that they give.
+# Initializers that are not random, and the row that they make.
 FIXED: dict[str, tuple[Any, Any]] = {
     "None": (None, 0),
     "int": (2, 2),
@@ -47,7 +47,7 @@ FIXED: dict[str, tuple[Any, Any]] = {
     "tf.ones": (tf.ones, 1),
 }
 
-# Random initializers, by the seed: unlike rows for unlike keys.
+# Random initializers as a function of the seed: different keys get different rows.
 RANDOM: dict[str, Callable[[int | None], Any]] = {
     "keras RandomNormal": lambda seed: initializers.RandomNormal(seed=seed),
     "keras RandomUniform": lambda seed: initializers.RandomUniform(seed=seed),
@@ -222,7 +222,7 @@ def test_uniform_rows(kind: Any) -> None:
 def test_truncated_normal_rows(kind: Any) -> None:
     rows = sample(kind(**NORMAL))
     assert rows.mean() == pytest.approx(2.0, abs=0.01)
-    # A normal distribution cut at two deviations has 0.8796 of the deviation.
+    # A normal distribution truncated at two deviations has 0.8796 of the deviation.
     assert rows.std() == pytest.approx(0.5 * 0.8796, abs=0.01)
     assert 0.97 < np.abs(rows - 2).max() <= 1.0
 
@@ -297,14 +297,14 @@ def test_strings_can_have_an_initial_value() -> None:
 
 
 class ThroughKeras(initializers.RandomNormal):
-    """One that the engine does not have: it draws as its class does, and adds to that."""
+    """An initializer that the engine does not have: it adds to the numbers of its base class."""
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
         return 10.0 + super().__call__(shape, dtype)
 
 
 class ByAnotherName(initializers.RandomNormal):
-    """The same as its class."""
+    """An initializer that does the same as its base class."""
 
 
 # Random rows that the engine does not make, or of a class that it does not know; with their type.
@@ -345,7 +345,7 @@ def test_orthogonal_rows_have_the_length_of_its_gain() -> None:
     np.testing.assert_allclose(norms, 3.0, rtol=1e-5)
 
 
-# Functions that need numbers for a shape, which a graph does not have when it is made.
+# Functions that need a static shape, which is not known while a graph is built.
 NEED_NUMBERS: dict[str, Callable[..., Any]] = {
     "NumPy": lambda shape: np.random.standard_normal(shape),
     "int() of the shape": lambda shape: tf.random.normal([int(size) for size in shape]),

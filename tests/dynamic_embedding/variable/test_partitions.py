@@ -1,4 +1,4 @@
-"""Variables of several tables: who holds which key, in which order rows come back."""
+"""Variables of several tables: which table holds a key, and the order of results."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_tables_without_keys_in_a_batch_are_left_alone() -> None:
 
 
 class RecordingCreator(de.KVCreator):
-    """A creator as a user writes one, which remembers what it was asked for."""
+    """A creator like one of a user, which remembers its arguments."""
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

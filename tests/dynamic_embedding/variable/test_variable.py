@@ -1,4 +1,4 @@
-"""Variable: what it holds, whatever its types and however many tables it is made of."""
+"""Variable: its content, for all types and any number of tables."""
 
 from __future__ import annotations
 

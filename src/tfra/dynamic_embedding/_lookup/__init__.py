@@ -1,1 +1,1 @@
-"""Lookups that gradients flow from."""
+"""Lookups of which gradients can be taken."""

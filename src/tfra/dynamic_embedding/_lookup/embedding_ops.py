@@ -1,4 +1,4 @@
-"""The lookup functions: `embedding_lookup` and its kin, as TensorFlow's `tf.nn` has them."""
+"""The lookup functions, such as `embedding_lookup`: like those of `tf.nn`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def embedding_lookup(
     max_norm: float | None = None,
     return_trainable: bool = False,
 ) -> Any:
-    """Looks up rows, like `tf.nn.embedding_lookup`, of which gradients can be taken.
+    """Looks up rows, like `tf.nn.embedding_lookup`. Gradients can be taken of them.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -37,20 +37,21 @@ def embedding_lookup(
     [7, 8]
 
     Args:
-        params: A `Variable`, or what stands for one.
+        params: A `Variable`, or its shadow.
         ids: Keys. Can be a tensor of any shape, or a `tf.RaggedTensor`.
         partition_strategy: Not used; `tf.nn.embedding_lookup` has it.
         name: Not used.
         validate_indices: Not used; `tf.nn.embedding_lookup` has it.
         max_norm: If not None, longer rows are clipped to this L2 norm.
-        return_trainable: Whether to return the trainable too.
+        return_trainable: Whether to return the shadow too.
 
     Returns:
-        A tensor of shape `ids.shape + [dim]`, ragged if they are. With `return_trainable`, a pair
-        of that and the `TrainableWrapper` that gradients are taken for and optimizers are given.
+        A tensor of shape `ids.shape + [dim]`, ragged if `ids` are. With `return_trainable`, a pair
+        of this tensor and the shadow, a `TrainableWrapper`: take gradients with respect to it, and
+        pass it to optimizers.
 
     Raises:
-        TypeError: If `ids` are not of the key type, or `params` is something else.
+        TypeError: If `ids` are not of the key type, or `params` is not a `Variable` or shadow.
     """
     params = only_one(params)
     if isinstance(ids, tf.RaggedTensor):
@@ -72,16 +73,16 @@ def embedding_lookup_unique(
     max_norm: float | None = None,
     return_trainable: bool = False,
 ) -> Any:
-    """Does what `embedding_lookup` does; equal ids are looked up once.
+    """Like `embedding_lookup`, but looks up equal ids only once.
 
     Args:
-        params: A `Variable`, or what stands for one.
+        params: A `Variable`, or its shadow.
         ids: Keys. Can be a tensor of any shape.
         partition_strategy: Not used.
         name: Not used.
         validate_indices: Not used.
         max_norm: If not None, longer rows are clipped to this L2 norm.
-        return_trainable: Whether to return the trainable too.
+        return_trainable: Whether to return the shadow too.
 
     Returns:
         A tensor of shape `ids.shape + [dim]`; see `embedding_lookup`.
@@ -107,7 +108,7 @@ def _of_ragged(
     max_norm: float | None,
     return_trainable: bool,
 ) -> Any:
-    """Looks up the values of ragged ids; the result has their rows."""
+    """Looks up ragged ids; the result has the same row lengths."""
     found = lookup(params, ids.flat_values, max_norm=max_norm, return_trainable=return_trainable)
     if return_trainable:
         return ids.with_flat_values(found[0]), found[1]
@@ -124,9 +125,9 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     return_trainable: bool = False,
 ) -> Any:
-    """Looks up the rows of sparse or ragged ids and combines those of each row.
+    """Looks up sparse or ragged ids, and combines the embeddings of each row of ids.
 
-    Like `tf.nn.embedding_lookup_sparse`; rows without ids give zeros.
+    Like `tf.nn.embedding_lookup_sparse`. A row without ids gives zeros.
 
     Example:
     >>> variable = tfra.dynamic_embedding.Variable(dim=1, initializer=2.0)
@@ -136,28 +137,28 @@ def embedding_lookup_sparse(
     [[6.0], [2.0]]
 
     Args:
-        params: A `Variable`, or what stands for one.
+        params: A `Variable`, or its shadow.
         sp_ids: A `tf.SparseTensor` in row-major order, whose rows are along its first dimension;
-            or a `tf.RaggedTensor`, whose rows are its innermost.
-        sp_weights: None, or weights for the ids, of the same kind and shape.
+            or a `tf.RaggedTensor`, whose innermost rows are combined.
+        sp_weights: None, or weights for the ids, in a tensor of the same kind and shape.
         partition_strategy: Not used.
         name: Not used.
-        combiner: "sum"; "mean", the weighted sum divided by the total weight; or "sqrtn", divided
-            by the root of the sum of the squares of the weights.
+        combiner: "sum"; "mean", the weighted sum divided by the total weight; or "sqrtn", the
+            weighted sum divided by the square root of the sum of the squared weights.
         max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
-        return_trainable: Whether to return the trainable too.
+        return_trainable: Whether to return the shadow too.
 
     Returns:
-        A tensor of shape `[sp_ids.shape[0], dim]`, or `sp_ids.shape[:-1] + [dim]` if they are
+        A tensor of shape `[sp_ids.shape[0], dim]`, or `sp_ids.shape[:-1] + [dim]` if `sp_ids` is
         ragged; see `embedding_lookup`.
 
     Raises:
-        TypeError: If `sp_ids` or `sp_weights` are of another kind.
-        ValueError: If there is no such combiner.
+        TypeError: If `sp_ids` or `sp_weights` is of another kind.
+        ValueError: If `combiner` is unknown.
     """
     _check_kinds(sp_ids, sp_weights)
     if isinstance(sp_ids, tf.SparseTensor) and sp_ids.shape.rank != 2:
-        # All dimensions but the first are one.
+        # Join all dimensions but the first into one.
         shape = sp_ids.dense_shape
         matrix = tf.stack([shape[0], tf.reduce_prod(shape[1:])])
         sp_ids = tf.sparse.reshape(sp_ids, matrix)
@@ -174,7 +175,7 @@ def _lookup_bags(
     max_norm: float | None,
     return_trainable: bool,
 ) -> Any:
-    """Combines rows along the last dimension, whatever the rank."""
+    """Combines rows along the last dimension of ids of any rank."""
     if combiner not in FUSED_COMBINERS:
         raise ValueError(
             f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
@@ -196,28 +197,28 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     return_trainable: bool = False,
 ) -> Any:
-    """Does what `embedding_lookup_sparse` does, whatever the weights and however empty the rows.
+    """Like `embedding_lookup_sparse`, but handles weights that are not positive, and empty rows.
 
-    Unless rows are summed, ids whose weight is not positive are left out. Any id is valid, negative
-    ones too.
+    Ids whose weight is not positive are left out, unless the combiner is "sum". Any id is valid,
+    also a negative one.
 
     Args:
-        embedding_weights: A `Variable`, or what stands for one.
+        embedding_weights: A `Variable`, or its shadow.
         sparse_ids: A `tf.SparseTensor` or `tf.RaggedTensor` of any rank, in any order.
-        sparse_weights: None, or weights for the ids, of the same kind and shape.
+        sparse_weights: None, or weights for the ids, in a tensor of the same kind and shape.
         combiner: "sum", "mean" or "sqrtn"; see `embedding_lookup_sparse`.
-        default_id: The id for rows that have none; without it, they give zeros.
+        default_id: The id for rows without ids. If None, these rows give zeros.
         name: Not used.
         partition_strategy: Not used.
         max_norm: If not None, longer rows are clipped to this L2 norm before they are combined.
-        return_trainable: Whether to return the trainable too.
+        return_trainable: Whether to return the shadow too.
 
     Returns:
         A tensor of shape `sparse_ids.shape[:-1] + [dim]`; see `embedding_lookup`.
 
     Raises:
         TypeError: If ids or weights are of another kind.
-        ValueError: If there is no such combiner, or `embedding_weights` is None.
+        ValueError: If `combiner` is unknown, or `embedding_weights` is None.
     """
     if embedding_weights is None:
         raise ValueError(f"`embedding_weights`: expected a Variable, received {embedding_weights}")
@@ -236,14 +237,14 @@ def trainable_wrapper_filter(
     iterable_object_in: Iterable[Any],
     test_unaggregated_function: Callable[[Any], bool] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Separates variables that stand for tables from others.
+    """Separates the shadows of tables from other variables.
 
     Args:
         iterable_object_in: Variables.
-        test_unaggregated_function: What tells those that stand for tables.
+        test_unaggregated_function: Returns whether a variable is a shadow (optional).
 
     Returns:
-        A pair of tuples: the others, and those that stand for tables.
+        A pair of tuples: the other variables, and the shadows.
     """
     is_table = test_unaggregated_function or (lambda item: isinstance(item, TrainableWrapper))
     others: list[Any] = []
@@ -287,13 +288,13 @@ def _in_order(tensor: Any) -> Any:
 
 
 def _fill_empty_rows(ids: tf.SparseTensor, weights: Any, default_id: Any) -> tuple[Any, Any]:
-    """Gives rows without ids the default one; ids of a higher rank are seen as a matrix."""
+    """Adds the default id to rows without ids. Ids of a higher rank are handled as a matrix."""
     shape = ids.dense_shape
     matrix = tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]])
     default = tf.cast(default_id, ids.dtype) if ids.dtype != tf.string else tf.constant(default_id)
     flat, empty = tf.sparse.fill_empty_rows(tf.sparse.reshape(ids, matrix), default)
     del empty
-    # A matrix of rows without columns has got one.
+    # If the matrix had no columns, it has one now.
     columns = tf.maximum(flat.dense_shape[1:], 1)
     new_shape = tf.concat([shape[:-1], columns], axis=0)
     filled = tf.sparse.reshape(

@@ -1,4 +1,4 @@
-"""Rows of several keys combined into one."""
+"""Combines the rows of several keys into one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tfra.dynamic_embedding._training.shadow import TrainableWrapper
 
 Combiner = str | Callable[..., tf.Tensor]
 
-# What the engine does without making a row for each key first.
+# The combiners that the engine computes without a tensor of all rows.
 FUSED_COMBINERS = ("sum", "mean", "sqrtn")
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Keys in bags: those of bag i are `keys[row_splits[i]:row_splits[i + 1]]`.
+    """Bags of keys. The keys of bag i are `keys[row_splits[i]:row_splits[i + 1]]`.
 
     Args:
         keys: A vector of keys.
-        row_splits: An int64 vector, one longer than there are bags.
-        weights: None, or for each key a number.
-        shape: The shape that the bags have, an int64 vector.
-        static_shape: What is known of it.
+        row_splits: An int64 vector with one element more than there are bags.
+        weights: None, or a weight for each key.
+        shape: The shape in which the bags are arranged, an int64 vector.
+        static_shape: The part of the shape that is known when a graph is built.
     """
 
     keys: tf.Tensor
@@ -36,17 +36,17 @@ class Bags:
 
     @classmethod
     def of_ragged(cls, ids: tf.RaggedTensor, weights: Any = None) -> Bags:
-        """The innermost rows of a ragged tensor. All others must be of equal lengths.
+        """Makes a bag of each innermost row of a ragged tensor.
 
         Raises:
-            ValueError: If they are not known to be.
+            ValueError: If a dimension between the first and the last is ragged.
         """
         if ids.flat_values.shape.rank != 1:
             raise ValueError(f"The innermost dimension of ids must be ragged. Received: {ids}")
         if ids.ragged_rank > 1 and any(n is None for n in ids.shape[1:-1]):
             raise ValueError(
-                "Ragged ids can be combined along their last dimension, with all others but the "
-                f"first of one length. Received shape: {ids.shape}"
+                "Ragged ids must have a known size in all dimensions between the first and the "
+                f"last. Received shape: {ids.shape}"
             )
         inner = ids
         while inner.ragged_rank > 1:
@@ -66,7 +66,7 @@ class Bags:
 
     @classmethod
     def of_sparse(cls, ids: tf.SparseTensor, weights: Any = None) -> Bags:
-        """The rows along the last dimension of a sparse tensor, in row-major order."""
+        """Makes a bag of each innermost row of a sparse tensor in row-major order."""
         shape = ids.dense_shape[:-1]
         strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
         rows = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=1)
@@ -85,13 +85,13 @@ class Bags:
 
     @classmethod
     def of_rows(cls, keys: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor, static: Any) -> Bags:
-        """Keys that say which bag they are in, in any order.
+        """Makes bags of keys in any order.
 
         Args:
             keys: A vector of keys.
-            rows: For each the number of its bag, int64.
-            shape: The shape that the bags have, an int64 vector.
-            static: What is known of it.
+            rows: The number of the bag of each key, int64.
+            shape: The shape in which the bags are arranged, an int64 vector.
+            static: The part of the shape that is known when a graph is built.
         """
         order = tf.argsort(rows, stable=True)
         splits = tf.searchsorted(
@@ -106,14 +106,14 @@ class Bags:
         training: bool | None = None,
         max_norm: float | None = None,
     ) -> tf.Tensor:
-        """Looks keys up and combines the rows of each bag; empty bags give zeros.
+        """Looks up the keys and combines the rows of each bag. Empty bags give zeros.
 
         Args:
-            shadow: Of the Variable.
-            combiner: "sum", "mean" or "sqrtn"; without weights also what comes after `tf.reduce_`,
+            shadow: The shadow of the Variable.
+            combiner: "sum", "mean" or "sqrtn". Without weights, also what comes after `tf.reduce_`,
                 or a function of a ragged tensor and `axis`.
-            training: As for `TrainableWrapper.lookup`.
-            max_norm: As for `TrainableWrapper.lookup`.
+            training: See `TrainableWrapper.lookup`.
+            max_norm: See `TrainableWrapper.lookup`.
         """
         params = shadow.params
         max_norm = shadow.max_norm if max_norm is None else max_norm
@@ -205,7 +205,7 @@ def _pool_rows_gradient(op: Any, gradient: tf.Tensor) -> list[Any]:
 def _weights_gradient(
     op: Any, rows_of: Any, row_splits: tf.Tensor, weights: tf.Tensor, gradient: tf.Tensor
 ) -> tf.Tensor | None:
-    if weights.shape[0] == 0:  # There are none.
+    if weights.shape[0] == 0:  # The lookup had no weights.
         return None
     combiner = op.get_attr("combiner").decode()
     bags = _bag_of_each(row_splits)
@@ -232,10 +232,10 @@ def _sum_of(values: tf.Tensor, bags: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def combiner_function(combiner: Combiner) -> Callable[..., tf.Tensor]:
-    """Returns a function of a tensor and `axis`.
+    """Returns a combiner as a function of a tensor and `axis`.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no combiner of that name.
     """
     if callable(combiner):
         return combiner

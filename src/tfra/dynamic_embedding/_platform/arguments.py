@@ -1,4 +1,4 @@
-"""Keys and values as the caller gives them, as tensors of the right type and shape."""
+"""Converts keys and values from the caller to tensors, and checks their types and shapes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ VALUE_DTYPES = (
 
 
 class DtypeError(TypeError, ValueError):
-    """Keys or values of another type: a TypeError that may be caught as ValueError too."""
+    """Keys or values are of a wrong type: a TypeError that can be caught as ValueError too."""
 
-    # AutoGraph raises an error again with a longer message, if it knows how to make one.
+    # AutoGraph adds its trace to an error only if the class has the constructor of Exception.
     __init__ = Exception.__init__
 
 
 def key_dtype(dtype: Any) -> tf.DType:
-    """Returns a key type, or raises TypeError."""
+    """Returns `dtype` as a key type, or raises TypeError."""
     return _one_of(dtype, KEY_DTYPES, "key_dtype")
 
 
 def value_dtype(dtype: Any) -> tf.DType:
-    """Returns a value type, or raises TypeError."""
+    """Returns `dtype` as a value type, or raises TypeError."""
     return _one_of(dtype, VALUE_DTYPES, "value_dtype")
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the type that the engine computes in with values of a floating type, and of slots."""
+    """Returns the type of slots and of the engine's arithmetic, for values of a floating type."""
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
@@ -57,12 +57,12 @@ def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
 
 
 def integer(number: Any, what: str, at_least: int, at_most: int = limits.MAX_INT64) -> int:
-    """Returns an integer, or raises TypeError or ValueError. 1e6 is one, too."""
+    """Returns an integer, or raises TypeError or ValueError. Floats such as 1e6 are accepted."""
     return arrays.integer(number, what, at_least, at_most, whole_floats=True)
 
 
 def convertible_integer(number: Any, what: str, at_least: int, at_most: int) -> int:
-    """Returns an integer from whatever `int` takes, such as "3" and 3.5, as TFRA does."""
+    """Returns `int(number)`, or raises TypeError or ValueError. Like TFRA, accepts "3" and 3.5."""
     try:
         converted = int(number)
     except (TypeError, ValueError, OverflowError):
@@ -74,10 +74,10 @@ def convertible_integer(number: Any, what: str, at_least: int, at_most: int) -> 
 
 
 def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
-    """Returns `keys` as a tensor of the table's key type.
+    """Returns `keys` as a tensor of the key type.
 
     Raises:
-        TypeError: If they are of another type.
+        TypeError: If the keys are of another type.
     """
     if isinstance(keys, tf.Tensor) and keys.dtype is dtype:
         return keys
@@ -102,7 +102,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def holds_tensors(keys: Any) -> bool:
-    """Whether this is a list that tensors of a graph are in."""
+    """Whether `keys` is a list that contains tensors of a graph."""
     if not isinstance(keys, (list, tuple)) or tf.executing_eagerly():
         return False
     return any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(keys))
@@ -139,7 +139,7 @@ def _check_kind(keys: Any, dtype: tf.DType) -> None:
 
 
 def _keys_hint(received: str, expected: tf.DType) -> str:
-    """What to do about keys of another type."""
+    """Returns advice for an error about keys of a wrong type."""
     if received == "string":
         return "For keys that are strings, make it with key_dtype=tf.string."
     if expected == tf.string:
@@ -156,10 +156,10 @@ def _keys_hint(received: str, expected: tf.DType) -> str:
 
 
 def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tensor:
-    """Returns `values` as a tensor of the table's value type.
+    """Returns `values` as a tensor of the value type.
 
     Raises:
-        TypeError: If they are of another type.
+        TypeError: If the values are of another type.
     """
     if tf.is_tensor(values):
         values = tf.convert_to_tensor(values)
@@ -178,11 +178,11 @@ def values_tensor(values: Any, dtype: tf.DType, what: str = "values") -> tf.Tens
 
 
 def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
-    """Raises where TensorFlow would make other values of them."""
+    """Raises DtypeError if TensorFlow would change the values in a conversion."""
     try:
         array = np.asarray(values)
     except ValueError:
-        return  # Of different lengths: TensorFlow says so.
+        return  # The rows have different lengths: TensorFlow raises an error.
     received = array.dtype.kind
     if array.size == 0 or received in "SUOV":
         return
@@ -193,9 +193,9 @@ def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
 
 
 def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:
-    """Raises ValueError unless `values` may have a row for each key.
+    """Raises ValueError unless `values` has one row for each key.
 
-    What is not known yet is checked when the op runs.
+    Dimensions that are not known yet are checked when the op runs.
     """
     expected = keys.shape.concatenate(row_shape)
     if not values.shape.is_compatible_with(expected):
@@ -203,11 +203,11 @@ def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: s
 
 
 def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[int]) -> tf.Tensor:
-    """Returns `dynamic_default_values` as one row, or as a row for each key in their shape.
+    """Returns `dynamic_default_values` as one row, or as one row for each key.
 
     Raises:
         TypeError: If they are of another type.
-        ValueError: If they are of another shape. What is not known yet is checked by the op.
+        ValueError: If they are of another shape. The op checks dimensions that are not known yet.
     """
     rows = values_tensor(given, dtype, "dynamic_default_values")
     rank, count = keys.shape.rank, keys.shape.num_elements()
@@ -218,7 +218,7 @@ def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[i
         (rank or 0) > 1
         and rows.shape.rank is not None
         and rows.shape.is_compatible_with([count, *row_shape])
-    ):  # One after the other.
+    ):  # The rows of keys of a higher rank are given as a list of rows.
         rows = tf.reshape(rows, tf.concat([tf.shape(keys), tf.shape(rows)[1:]], axis=0))
     if not rows.shape.is_compatible_with(row_shape):
         check_rows(keys, rows, row_shape, "dynamic_default_values")
@@ -226,14 +226,14 @@ def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[i
 
 
 def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> tf.Tensor:
-    """Returns `values`, which fail when they run unless they have a row for each key.
+    """Returns `values`, with an assertion that they have one row for each key.
 
-    For what is done to them before the table's own op sees them.
+    It is for values that other ops use before an op of the table checks them.
     """
     if keys.shape.is_fully_defined() and values.shape.is_fully_defined():
         return values
     row = tf.constant(row_shape, tf.int32, [len(row_shape)])
-    # As texts: shapes of different ranks can't be compared otherwise.
+    # Shapes are compared as texts, because shapes of different ranks are not comparable tensors.
     expected = _shape_text(tf.concat([tf.shape(keys), row], axis=0))
     received = _shape_text(tf.shape(values))
     report = tf.strings.join([_expected_rows(what), ", ", expected, ", received ", received])

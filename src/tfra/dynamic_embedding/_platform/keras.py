@@ -1,7 +1,7 @@
-"""Keras as this package sees it.
+"""Keras, and all that this package uses of its undocumented parts.
 
-The one home of what Keras does not document. Everything else uses its public API only, but for the
-methods that optimizers override.
+Private imports of Keras are only here. All other modules use its public API, except that they
+override private methods of optimizers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError as error:
     ) from error
 
 if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 9):
-    # Exported models of earlier versions would have no tables in them.
+    # Earlier versions export models without their tables.
     raise ImportError(
         f"tfra.dynamic_embedding needs Keras 3.9 or later. Found: Keras {keras.__version__}. "
         "Install it with: pip install 'tfra[tensorflow]'"
@@ -51,7 +51,7 @@ def require_backend() -> None:
 
 
 def calling_optimizer() -> Any:
-    """Returns the optimizer in one of whose methods we are, or None."""
+    """Returns the optimizer that is calling this code, or None."""
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     caller = scopes[-1].caller if scopes else None
     return caller if isinstance(caller, keras.optimizers.Optimizer) else None
@@ -65,18 +65,18 @@ def compiled_optimizer() -> Any:
 
 
 def inner_optimizers(optimizer: Any) -> list[Any]:
-    """Returns the optimizers that one passes gradients on to: of loss scaling, or of several."""
+    """Returns the optimizers that a LossScaleOptimizer or MultiOptimizer wraps; [] for others."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return list(getattr(optimizer, "_inner_optimizers", ())) if inner is None else [inner]
 
 
 def is_rebuilding() -> bool:
-    """Whether Keras calls a layer only to build it, with inputs that it made up."""
+    """Whether Keras calls a layer only to build it, with placeholders as inputs."""
     return bool(in_stateless_scope())
 
 
 def take_name_of(new: type, cls: type) -> None:
-    """Lets Keras save objects of a class under the name that another is registered by."""
+    """Makes Keras save objects of the class `new` under the registered name of `cls`."""
     names = object_registration.GLOBAL_CUSTOM_NAMES
     if cls in names:
         names[new] = names[cls]

@@ -1,7 +1,7 @@
-"""TensorFlow as this package sees it.
+"""TensorFlow, and all that this package uses of its undocumented parts.
 
-The one home of what TensorFlow does not document: private imports and whatever depends on its
-version. Everything else uses TensorFlow's public API only.
+Private imports of TensorFlow and code that depends on its version are only here. All other modules
+use its public API.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ __all__ = [
 
 
 def load_ops(path: Path) -> Any:
-    """Loads the ops: one library for every version of TensorFlow, since it uses the C API only.
+    """Loads the library of ops. It uses only the C API, so one file works for all versions.
 
     Args:
-        path: The library's file.
+        path: The file of the library.
 
     Raises:
-        ImportError: If it was built with another version of the engine.
+        ImportError: If the library was built with another version of the engine.
     """
     loaded = tf.load_op_library(str(path))
     built_with = ctypes.CDLL(str(path)).TfraBuiltWith
@@ -76,7 +76,7 @@ ops: Any = load_ops(Path(_native.__file__).with_name("libtfra_tf.so"))
 
 AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
 
-# What TensorFlow asks an object's children for; the other answer is for a SavedModel.
+# The `save_type` that TensorFlow passes to `_trackable_children`. Any other one is a SavedModel.
 SAVE_FOR_CHECKPOINT = "checkpoint"
 
 _READ_ONLY_OPS = (
@@ -100,8 +100,8 @@ _READ_ONLY_OPS = (
     "TfraTrainablePooled",
 )
 
-# In a tf.function, ops that only read one resource may run side by side. Without the hint they
-# take turns, which is slower and just as right.
+# In a tf.function, ops that only read a resource may run in parallel. Without this hint they run
+# one after the other, which is slower but correct.
 try:
     from tensorflow.python.framework.auto_control_deps_utils import register_read_only_resource_op
 except ImportError:
@@ -117,28 +117,28 @@ for _op in _READ_ONLY_OPS:
 tf.no_gradient("TfraFindOrInsert")
 tf.no_gradient("TfraInsertAndEvict")
 
-# What VarHandleOp takes for "no name": each such handle is a resource of its own, which goes with
-# the last reference to it.
+# A VarHandleOp with this `shared_name` has no name: each handle is a resource of its own, which
+# TensorFlow frees with the last reference to it.
 ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
 def in_plain_graph() -> bool:
-    """Whether ops are added to a graph of TF1 style, that a Session runs."""
+    """Whether ops are added to a graph of TF1 style, which a Session runs."""
     return not tf.executing_eagerly() and not tf.inside_function()
 
 
 def in_control_flow() -> bool:
-    """Whether ops are added to a branch or loop of TF1 style, whose tensors can't leave it."""
+    """Whether ops are added to a branch or loop of TF1 style. Its tensors can't be used outside."""
     return tf.compat.v1.get_default_graph()._get_control_flow_context() is not None
 
 
 def in_saved_model() -> bool:
-    """Whether what is made here and now goes into a SavedModel."""
+    """Whether the ops that are made now go into a SavedModel."""
     return bool(in_save_context())
 
 
 def is_in_while_loop(graph: Any) -> bool:
-    """Whether a graph is the body of a tf.while_loop, or of a function that it calls."""
+    """Whether a graph is the body of a tf.while_loop, or a function within one."""
     while graph is not None:
         if isinstance(graph, WhileBodyFuncGraph):
             return True
@@ -152,30 +152,30 @@ def tape_may_record() -> bool:
 
 
 def write_plain_object(proto: Any) -> None:
-    """Says in a SavedModel that an object is nothing but its children."""
+    """Marks an object in a SavedModel as a plain container of its children."""
     proto.user_object.identifier = "_generic_user_object"
     proto.user_object.version.producer = 1
     proto.user_object.version.min_consumer = 1
 
 
 def load_as(name: str, saved: type, loaded: type) -> None:
-    """Says which class the objects of another one are when a SavedModel is loaded.
+    """Registers the class that objects of another class have after a SavedModel is loaded.
 
     Args:
-        name: What stands for both in the file.
-        saved: The class of what is saved, or a class above it.
-        loaded: The class of what is loaded, which is saved as this again.
+        name: The name of both classes in the file.
+        saved: The class of the objects that are saved, or a base class of it.
+        loaded: The class of the loaded objects, which can be saved again under the same name.
     """
     register_serializable("tfra", name, lambda value: isinstance(value, (saved, loaded)))(loaded)
 
 
 class Saveable(SaveableObject):  # type: ignore[misc]
-    """What `tf.compat.v1.train.Saver` saves and restores of an object.
+    """The part of an object that `tf.compat.v1.train.Saver` saves and restores.
 
     Args:
-        name: Its name in the checkpoint.
-        tensors: What is saved, by name.
-        restore: Called with tensors of the same names; returns an op.
+        name: The name of the object in the checkpoint.
+        tensors: The tensors to save, by name.
+        restore: Restores the object from tensors of the same names, and returns an op.
     """
 
     def __init__(self, name: str, tensors: dict[str, tf.Tensor], restore: Any) -> None:

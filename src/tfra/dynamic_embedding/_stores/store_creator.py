@@ -1,4 +1,4 @@
-"""How a Variable gets tables whose rows are in a store."""
+"""`StoreCreator`: gives a Variable tables whose rows are in a store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tfra.store import Store
 class StoreCreator(KVCreator):
     """Makes tables whose rows are in a `tfra.Store`: a backend written in Python.
 
-    Lookups, training by any optimizer, exports, checkpoints and files of Keras go through the
-    methods of the store. Each step reads the rows of its batch, with their optimizer slots, and
-    writes them back. The numbers and the saved contents are those of other tables, so that either
-    can load what the other saved. SavedModels can't have such tables, and what needs more than
-    keys, values and slots (`restrict_policy`, `ttl`, `min_norm`, `admission`) is refused.
+    Lookups, training by any optimizer, exports, checkpoints and files of Keras use the methods of
+    the store. Each training step reads the rows of its batch, with their optimizer slots, and
+    writes them back. Results and saved files are the same as with other tables, so a Variable with
+    a store can load what one without saved, and the reverse. A SavedModel can't contain such
+    tables. Arguments that need more than keys, values and slots (`restrict_policy`, `ttl`,
+    `min_norm`, `admission`) raise an error.
 
-    A layer that is to be saved needs a `make` that Keras knows: put
+    To save a layer with a `StoreCreator`, register `make` in Keras: put
     `@keras.saving.register_keras_serializable()` before it.
 
     Example:
@@ -36,7 +37,7 @@ class StoreCreator(KVCreator):
 
     Args:
         make: Called for each table with a `tfra.TableSpec` and the name of the table; returns a
-            `tfra.Store` of that spec. A store that has rows already may have another rule.
+            `tfra.Store` of that spec. Only the rule may differ, if the store already has rows.
 
     Raises:
         TypeError: If `make` can't be called.
@@ -49,7 +50,7 @@ class StoreCreator(KVCreator):
         self._make = make
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the name of `make`, as Keras knows it."""
+        """Returns the name by which Keras knows `make`."""
         return {"make": keras.saving.get_registered_name(self._make)}
 
     @classmethod

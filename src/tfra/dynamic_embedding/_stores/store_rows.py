@@ -1,4 +1,4 @@
-"""What a table does with the rows of its store, over NumPy arrays."""
+"""Reads and changes the rows of a store, with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Array = NDArray[Any]
 
 
 class StoreRows:
-    """The rows of a store, changed as those of an engine's table would be.
+    """The rows of a store, with the operations of a table of the engine.
 
-    To change rows, the engine gets a small table of those of the batch, runs the operation there,
-    and the result goes back to the store. So all numbers are those of the engine.
+    An operation puts the rows of its batch into a small table of the engine, runs there, and writes
+    the result back to the store. So the results are the same as with a table of the engine.
 
     Args:
         store: The store.
@@ -41,22 +41,22 @@ class StoreRows:
         return self._store.spec
 
     def lookup(self, keys: Keys) -> tuple[Array, Array]:
-        """Returns the values of keys, and which exist. Missing values have no meaning."""
+        """Returns the values of keys, and which keys exist. The values of others are undefined."""
         rows, exists = self._store.lookup(keys)
-        spec = self.spec  # Another thread may just change its rule, but not its values.
+        spec = self.spec  # Another thread may change the rule now, but not the values.
         values = np.ascontiguousarray(rows[:, : spec.value_bytes])
         return values.view(arrays.value_dtype(spec.value_dtype)), exists
 
     def assign(self, keys: Keys, values: Array) -> None:
-        """Inserts or overwrites values. Rows keep their slots, and new ones get initial slots."""
+        """Inserts or overwrites values. Rows keep their slots; new rows get initial slots."""
         self._change(keys, lambda table, mine: table.upsert(keys[mine], values[mine]))
 
     def accumulate(self, keys: Keys, deltas: Array, exists: Array) -> None:
-        """Adds to values, or inserts; see `tfra.Table.accum`."""
+        """Adds to existing values, or inserts keys; see `tfra.Table.accum`."""
         self._change(keys, lambda table, mine: table.accum(keys[mine], deltas[mine], exists[mine]))
 
     def remove(self, keys: Keys) -> int:
-        """Removes keys, and returns how many were there."""
+        """Removes keys, and returns how many of them existed."""
         return self._store.remove(keys)
 
     def clear(self) -> None:
@@ -77,7 +77,7 @@ class StoreRows:
         return keys, *self._values_and_slots(rows)
 
     def replace(self, content: TableStore) -> None:
-        """Replaces all rows by those of a table that was restored. No optimizer is bound then."""
+        """Replaces all rows by those of a restored table, and unbinds the optimizer."""
         with self._store.lock:
             self._store.clear()
             self._store.change_spec(self._with_rule(content.spec.rule), lambda keys, rows: rows)
@@ -87,11 +87,11 @@ class StoreRows:
     # --- Training.
 
     def bind(self, optimizer: str, step: int) -> None:
-        """Notes which optimizer takes steps; see `TrainedTable` of the engine, which refuses some.
+        """Binds an optimizer that the engine's `TrainedTable` has accepted.
 
         Args:
             optimizer: A name that no other optimizer has.
-            step: The number of the step, from 1; 0 if the optimizer does not count them.
+            step: The number of the step, from 1; 0 if the optimizer does not count steps.
         """
         with self._store.lock:
             if optimizer == self._bound:
@@ -117,14 +117,14 @@ class StoreRows:
         self._change(keys, take_step)
 
     def lookup_rows(self, keys: Keys, rule: str) -> tuple[Array, Array]:
-        """Returns values and slots of keys, initial ones where they are missing."""
+        """Returns the values and slots of keys. Missing keys get initial ones."""
         self._use_rule(rule)
         rows, exists = self._store.lookup(keys)
         initial, _ = self._in_engine().lookup(keys)
         return self._values_and_slots(np.where(exists[:, None], rows, initial))
 
     def write_rows(self, keys: Keys, values: Array, slots: Array, rule: str, add: bool) -> None:
-        """Assigns values and slots of distinct keys, or adds them to those that are there."""
+        """Assigns values and slots of distinct keys, or adds to the stored ones if `add`."""
         self._use_rule(rule)
         if not add:
             self._store.assign(keys, join_rows(values, slots))
@@ -138,7 +138,7 @@ class StoreRows:
         self._change(keys, add_rows)
 
     def _use_rule(self, text: str) -> None:
-        """Gives all rows the slots of a rule, if they have others."""
+        """Converts all rows to the slots of a rule, if they have others."""
         rule = Rule.from_config(json.loads(text))
         with self._store.lock:
             old, anew = self.spec, self._slots_start_anew
@@ -152,11 +152,11 @@ class StoreRows:
         return dataclasses.replace(self.spec, rule=rule)
 
     def _change(self, keys: Keys, operation: Callable[[Table, Array], Any]) -> None:
-        """Runs an operation on a table of the rows of these keys, and stores what it leaves there.
+        """Runs an operation on a small table with the rows of these keys, and stores the result.
 
         Args:
             keys: Keys, which may repeat.
-            operation: Called with the table, and which of `keys` are to be changed.
+            operation: Called with the table, and a mask of the `keys` that it shall change.
         """
         distinct = np.unique(keys)
 
@@ -174,7 +174,7 @@ class StoreRows:
         self._store.update(distinct, changed)
 
     def _in_engine(self) -> TableStore:
-        """An empty table of the engine."""
+        """Returns an empty table of the engine."""
         return TableStore(Table.from_spec(dataclasses.replace(self.spec, capacity=0)))
 
     def _values_and_slots(self, rows: Rows) -> tuple[Array, Array]:
@@ -184,7 +184,7 @@ class StoreRows:
 
 
 def _converted(keys: Keys, rows: Rows, old: TableSpec, new: TableSpec, anew: bool) -> Rows:
-    """Returns rows with initial slots; those of the same name and length stay, unless `anew`."""
+    """Converts rows to a new spec. Slots of equal name and length stay unless `anew` is true."""
     table = Table.from_spec(dataclasses.replace(new, capacity=0))
     values, old_slots = split_rows(old, rows)
     table.upsert(keys, values)

@@ -1,4 +1,4 @@
-"""A table of TensorFlow whose rows are in a store."""
+"""A table of TensorFlow whose rows are in a `tfra.Store`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tfra.table import Table
 
 
 class StoreTable(HashTable):
-    """A table whose rows are in a `tfra.Store`. See `StoreCreator`, which makes it.
+    """A table whose rows are in a `tfra.Store`. `StoreCreator` makes it.
 
-    The table of the engine behind the resource stays empty. It gives the initial rows, and knows
-    which optimizer is bound and its rule.
+    The resource still has a table of the engine, which stays empty. It computes the initial rows,
+    and knows the bound optimizer and its rule.
 
     Attributes:
         store: The store.
@@ -72,7 +72,7 @@ class StoreTable(HashTable):
 
     @property
     def training(self) -> TableTraining:
-        """What layers and optimizers use."""
+        """The part of the table that layers and optimizers use."""
         return _StoreTraining(self)
 
     @property
@@ -84,19 +84,19 @@ class StoreTable(HashTable):
     def call(
         self, function: Callable[..., Any], inputs: Sequence[Any], types: Sequence[tf.DType]
     ) -> list[tf.Tensor]:
-        """Calls a function of arrays when other ops of this table would run.
+        """Calls a function of arrays, in order with the other ops of this table.
 
         Args:
             function: Takes arrays, and returns a tuple of arrays.
-            inputs: Tensors.
-            types: The types of what it returns, at least one.
+            inputs: The arguments of the function, as tensors.
+            types: The types of the results. There must be at least one.
         """
         if tf.executing_eagerly():
             results = function(*[tensor.numpy() for tensor in inputs])
             pairs = zip(results, types, strict=True)
             return [tf.convert_to_tensor(result, dtype) for result, dtype in pairs]
-        # In a function, TensorFlow orders ops by the resources that they use. This one uses none,
-        # so an op of the table comes before it, and another one after it.
+        # In a function, TensorFlow orders ops by the resources that they use. numpy_function uses
+        # none, so it is put between two ops that use the table.
         with self.ready():
             before = ops.tfra_table_handle(self.resource_handle)
             with tf.control_dependencies([before]):
@@ -109,7 +109,7 @@ class StoreTable(HashTable):
     def run(
         self, function: Callable[..., Any], inputs: Sequence[Any], name: str | None = None
     ) -> Any:
-        """Calls a function that returns nothing, and returns the op that does."""
+        """Calls a function that returns nothing, and returns the op that calls it."""
 
         def called(*arguments: Any) -> tuple[Any]:
             function(*arguments)
@@ -118,7 +118,7 @@ class StoreTable(HashTable):
         [done] = self.call(called, inputs, [tf.int32])
         return None if tf.executing_eagerly() else tf.group(done, name=name)
 
-    # --- What tables of the engine do by ops.
+    # --- The methods for which other tables have ops.
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> Any:
         """Associates `keys` with `values`. See `HashTable.insert`."""
@@ -152,7 +152,7 @@ class StoreTable(HashTable):
         name: str | None = None,
         new_keys: str = "insert",
     ) -> Any:
-        """Adds to values, and inserts keys that are not there. See `HashTable.accum`."""
+        """Adds to values, and inserts missing keys. See `HashTable.accum`."""
         keys = arguments.keys_tensor(keys, self._key_dtype)
         deltas = arguments.values_tensor(values_or_deltas, self._value_dtype, "values_or_deltas")
         exists = arguments.values_tensor(exists, tf.bool, "exists")
@@ -167,7 +167,7 @@ class StoreTable(HashTable):
         return self.run(self.stored.remove, [_flat(keys)], name)
 
     def evict(self, keys: tf.Tensor) -> tf.Tensor:
-        """Removes keys that a restriction chose, and returns how many were there."""
+        """Removes keys that a restriction chose, and returns how many of them existed."""
         rows = self.stored
         [count] = self.call(lambda keys: (np.int64(rows.remove(keys)),), [_flat(keys)], [tf.int64])
         return tf.ensure_shape(count, [])
@@ -195,7 +195,7 @@ class StoreTable(HashTable):
         }
 
     def take_restored_rows(self) -> Any:
-        """Moves rows that a restore put into the engine's table to the store."""
+        """Moves restored rows from the table of the engine to the store."""
         rows = self.stored
 
         def move(handle: Any) -> None:
@@ -212,17 +212,17 @@ class StoreTable(HashTable):
         return content["keys"], content["values"], tf.constant([0, 0, 1], tf.int64)
 
     def counters(self) -> tf.Tensor:
-        """Returns the numbers of `TableStats`, of which the store has only the size."""
+        """Returns the numbers of `TableStats`: all are 0 but the size."""
         return tf.stack(
             [self.size() if name == "size" else tf.zeros([], tf.int64) for name in COUNTERS]
         )
 
     def histograms(self) -> RowHistograms:
-        """A store has none."""
+        """Raises NotImplementedError: a store has no histograms."""
         raise NotImplementedError(f"`histograms` needs a table of the engine. {_WHAT_STORES_KEEP}")
 
     def handle(self) -> int:
-        """Only tables of the engine can be found by a handle."""
+        """Raises NotImplementedError: only tables of the engine have handles."""
         raise NotImplementedError(
             f"`handle` needs a table of the engine. The rows of {self.name!r} are in its `store`."
         )
@@ -232,7 +232,7 @@ class StoreTable(HashTable):
 
 
 class _StoreTraining(TableTraining):
-    """Training by rows: the rows of a batch are read, changed by the engine, and written."""
+    """Training on a store: reads the rows of a batch, lets the engine change them, writes them."""
 
     def __init__(self, table: StoreTable) -> None:
         super().__init__(table)
@@ -246,12 +246,12 @@ class _StoreTraining(TableTraining):
         combiner: str,
         max_norm: float,
     ) -> tf.Tensor:
-        """Combines the rows of runs of keys."""
+        """Combines the rows of each bag of keys."""
         rows = self._of_store.lookup(keys)
         return pool_rows(rows, row_splits, weights, combiner, max_norm)
 
     def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
-        """Says that an optimizer is about to take a step. See `TableTraining.bind`."""
+        """Binds an optimizer that is about to take a step. See `TableTraining.bind`."""
         rows, name = self._of_store.stored, optimizer.unique_name
         with tf.control_dependencies(super().bind(optimizer, step, keeps)):
             bound = self._of_store.run(
@@ -270,7 +270,7 @@ class _StoreTraining(TableTraining):
         step: tf.Tensor,
         new_keys: str = "admit",
     ) -> Any:
-        """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
+        """Takes one step of an update rule of the engine. Gradients of equal keys are summed."""
         rows = self._of_store.stored
         in_engine = super().apply_gradients(
             keys[:0],
@@ -289,13 +289,13 @@ class _StoreTraining(TableTraining):
             )
 
     def lookup_rows(self, keys: tf.Tensor, *, rule: CustomRule) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the values and the slots of some keys, initial ones where they are missing."""
+        """Returns the values and slots of keys. Missing keys get initial ones."""
         return self._read(super().lookup_rows(keys[:0], rule=rule), keys, rule)
 
     def lookup_slots(
         self, keys: tf.Tensor, *, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Does so for an optimizer that trains the table, and is an error for all others."""
+        """Like `lookup_rows`, but fails unless `optimizer` is bound to the table."""
         checked = super().lookup_slots(_flat(keys)[:0], optimizer=optimizer, rule=rule)
         return self._read(checked, keys, rule)
 
@@ -328,7 +328,7 @@ class _StoreTraining(TableTraining):
         add: bool,
         new_keys: str = "admit",
     ) -> Any:
-        """Assigns values and slots, or adds them to those that are there."""
+        """Assigns values and slots, or adds to the stored ones if `add` is true."""
         rows, text = self._of_store.stored, rule.text()
         return self._of_store.run(
             lambda keys, values, slots: rows.write_rows(keys, values, slots, text, add),

@@ -1,4 +1,4 @@
-"""Initial rows that TensorFlow, Keras or the user's own code computes, for missing keys only."""
+"""Initial rows that TensorFlow, Keras or code of the user computes, for missing keys only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 from tfra.dynamic_embedding._platform.keras import keras
 from tfra.dynamic_embedding._platform.tf import tf
 
-# From keys, all different, to their rows: (n) to (n, dim).
+# A function from distinct keys (n) to their rows (n, dim).
 RowsOf = Callable[[tf.Tensor], tf.Tensor]
 
 
 def computed_rows(function: Callable[..., Any], dtype: tf.DType, dim: int, seed: int) -> RowsOf:
-    """Returns how an initializer that the engine does not have makes rows.
+    """Returns a function that makes rows with an initializer that the engine does not have.
 
-    One of Keras that draws random numbers does so for each key by itself, from `seed` and the key.
-    Any other is asked for as many rows as keys are missing.
+    A random initializer of Keras is called once for each key, with a seed made of `seed` and the
+    key. Any other function is called once, for as many rows as there are missing keys.
 
     Args:
-        function: Takes nothing, a shape, or a shape and a dtype.
+        function: The initializer. It takes nothing, a shape, or a shape and a dtype.
         dtype: The value type.
         dim: The length of a row.
-        seed: What rows depend on besides their keys.
+        seed: The seed of random initializers.
     """
     if not (isinstance(function, keras.initializers.Initializer) and hasattr(function, "seed")):
         call = _of_shape(function, dtype)
@@ -41,7 +41,7 @@ def computed_rows(function: Callable[..., Any], dtype: tf.DType, dim: int, seed:
 
 
 def uniform_integers(low: float, high: float, dtype: tf.DType, dim: int, seed: int) -> RowsOf:
-    """Returns how rows of integers in [low, high) are drawn, from `seed` and the key."""
+    """Returns a function that draws rows of integers in [low, high) from `seed` and the key."""
 
     def row(key_seed: tf.Tensor) -> tf.Tensor:
         drawn = tf.random.stateless_uniform([dim], key_seed, int(low), int(high), tf.int64)
@@ -50,15 +50,15 @@ def uniform_integers(low: float, high: float, dtype: tf.DType, dim: int, seed: i
     return _rows_by_key(row, dtype, dim, seed)
 
 
-# The engine's kStringHashKey: the engine knows a string key by SipHash-2-4 with this key, which is
-# what to_hash_bucket_strong computes. Nobody can make many strings that share a row.
+# The kStringHashKey of the engine. The engine hashes string keys by SipHash-2-4 with this key, and
+# to_hash_bucket_strong does the same. SipHash makes it hard to find strings with equal hashes.
 STRING_HASH_KEY = (0x243F6A8885A308D3, 0x13198A2E03707344)
 
 
 def _rows_by_key(
     row: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType, dim: int, seed: int
 ) -> RowsOf:
-    """Returns a function that makes each key's row from a seed of its own."""
+    """Returns a function that makes the row of each key from a seed that depends on the key."""
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def rows(keys: tf.Tensor) -> tf.Tensor:
@@ -78,9 +78,9 @@ def _rows_by_key(
 
 
 class _KeySeed(keras.random.SeedGenerator):  # type: ignore[misc]
-    """In the place of an initializer's seed: what one key draws from, each time the same."""
+    """Replaces the seed of an initializer by the seed of one key, the same for each draw."""
 
-    def __init__(self, seed: tf.Tensor) -> None:  # Without the state that super() would make.
+    def __init__(self, seed: tf.Tensor) -> None:  # super().__init__ would make a state variable.
         self._of_key = seed
 
     def next(self, ordered: bool = True) -> tf.Tensor:
@@ -90,15 +90,17 @@ class _KeySeed(keras.random.SeedGenerator):  # type: ignore[misc]
 def _called_for_all(
     call: Callable[[Any], Any], keys: tf.Tensor, dtype: tf.DType, dim: int
 ) -> tf.Tensor:
-    """Has a function make as many rows as there are keys."""
+    """Calls an initializer for as many rows as there are keys."""
     if tf.executing_eagerly():
         return tf.cast(tf.convert_to_tensor(call([int(tf.size(keys)), dim])), dtype)
     try:
         return tf.cast(tf.convert_to_tensor(call([tf.size(keys), dim])), dtype)
     except (TypeError, ValueError):
-        pass  # It needs numbers for a shape; in a graph it is not known how many keys are missing.
+        # The function needs a static shape, but a graph does not know how many keys are missing.
+        pass
     if not tf.is_tensor(call([1, dim])):
-        # It computes outside of TensorFlow, and would be asked only while the graph is made.
+        # The function computes outside TensorFlow: without an op that calls it, it would run only
+        # once, while the graph is built.
         def made(count: int) -> np.ndarray[Any, Any]:
             return np.asarray(call([int(count), dim])).astype(dtype.as_numpy_dtype)
 
@@ -111,10 +113,10 @@ def _called_for_all(
 
 
 def _of_shape(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:
-    """Returns a function of a shape alone."""
+    """Returns an initializer as a function of a shape only."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # As of functions that are not written in Python.
+    except (TypeError, ValueError):  # Functions that are not written in Python have no signature.
         return function
     if not parameters:
         return lambda shape: tf.broadcast_to(function(), shape)

@@ -18,11 +18,13 @@ HKV_MAX_HBM_FOR_VALUES = 1024 * 1024 * 1024
 
 
 class HkvEvictStrategy(enum.IntEnum):
-    """What the score of a key is. Of a full table the keys with the lowest scores go first.
+    """What the score of a key is. A full table evicts the keys with the lowest scores first.
 
-    LRU: a clock of the last write, so that the least recently used go; LFU: the number of writes;
-    EPOCHLRU and EPOCHLFU: the same in the low 32 bits, and the epoch of the last write in the high
-    ones; CUSTOMIZED: scores of the caller's.
+    LRU: the time of the last write, so that the least recently written key is evicted.
+    LFU: the number of writes.
+    EPOCHLRU and EPOCHLFU: the same in the low 32 bits; the high 32 bits are the epoch of the last
+    write.
+    CUSTOMIZED: scores that the caller computes.
     """
 
     LRU = 0
@@ -46,7 +48,7 @@ class CuckooHashTableConfig:
 
 @dataclass
 class HkvHashTableConfig:
-    """Settings of a HkvHashTable; see there.
+    """Settings of a `HkvHashTable`, which explains them.
 
     Raises:
         TypeError: If a number is not an integer, or `gen_scores_fn` can't be called.
@@ -68,7 +70,8 @@ class HkvHashTableConfig:
         self.max_capacity = arguments.integer(self.max_capacity, "max_capacity", 1, most)
         for name in ("max_hbm_for_values", "step_per_epoch", "reserved_key_start_bit"):
             setattr(self, name, arguments.integer(getattr(self, name), name, at_least=0))
-        if self.init_capacity == HKV_INIT_CAPACITY:  # The default, which need not be changed too.
+        # A caller who sets only a small max_capacity need not change the default too.
+        if self.init_capacity == HKV_INIT_CAPACITY:
             self.init_capacity = min(self.init_capacity, self.max_capacity)
         if self.max_capacity < self.init_capacity:
             raise ValueError(
@@ -89,7 +92,7 @@ class HkvHashTableConfig:
         return None if unlimited and self.tier_directory is None else self.max_hbm_for_values
 
     def _check_tiers(self) -> None:
-        # A plain string, so that it can be saved with a model.
+        # A plain string can be saved with a model; a Path can't.
         self.tier_directory = directory_name(self.tier_directory) or None
         if self.tier_directory is not None and self.max_hbm_for_values == 0:
             raise ValueError(
@@ -114,7 +117,7 @@ class HkvHashTableConfig:
 
 
 def refuse_saveables(shard_saveable_object_fn: Any) -> None:
-    """Raises NotImplementedError unless it is None."""
+    """Raises NotImplementedError unless the argument is None."""
     if shard_saveable_object_fn is not None:
         raise NotImplementedError(
             "`shard_saveable_object_fn`: expected None, since checkpoints save tables without it, "

@@ -1,4 +1,4 @@
-"""How a Variable makes its tables: `kv_creator`."""
+"""The `kv_creator` of a Variable, which makes its tables."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tfra.dynamic_embedding._tables.hkv_hash_table import HkvHashTable
 
 
 class KVCreator(abc.ABC):
-    """Makes the tables of a `Variable`. Subclasses decide of which class they are.
+    """Makes the tables of a `Variable`. A subclass decides the class of the tables.
 
     Args:
         config: Settings that `create` uses.
-        saver: None. Tables are saved by checkpoints of TensorFlow and files of Keras.
+        saver: Must be None: checkpoints of TensorFlow and files of Keras save the tables.
 
     Raises:
-        NotImplementedError: If there is a `saver`.
+        NotImplementedError: If `saver` is not None.
     """
 
-    config: Any = None  # Of a subclass whose constructor does not call this one.
+    config: Any = None  # The constructor of a subclass may not call the one below.
 
     def __init__(self, config: Any = None, saver: None = None) -> None:
         if saver is not None:
@@ -40,7 +40,7 @@ class KVCreator(abc.ABC):
         self.config = config
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the settings as plain values, with which layers of Keras are saved."""
+        """Returns the settings as plain values, which Keras saves with a layer."""
         return {"config": None if self.config is None else dataclasses.asdict(self.config)}
 
     @abc.abstractmethod
@@ -61,13 +61,13 @@ class KVCreator(abc.ABC):
         Args:
             key_dtype: the type of the key tensors.
             value_dtype: the type of the value tensors.
-            default_value: what missing keys get; to be passed on to the table.
+            default_value: the value of missing keys. Pass it on to the table unchanged.
             name: the name of the table.
-            checkpoint: whether the table itself is saved; a Variable saves its tables together.
-            init_size: room for so many keys.
-            config: settings, in place of the creator's own.
-            device: where the table is to be.
-            shard_saveable_object_fn: None. Checkpoints save tables without it.
+            checkpoint: whether the table saves itself. A Variable saves its tables together.
+            init_size: the number of keys to reserve memory for.
+            config: settings that replace those of the creator.
+            device: the device of the table.
+            shard_saveable_object_fn: must be None. Checkpoints save tables without it.
         """
 
 
@@ -119,9 +119,9 @@ class CuckooHashTableCreator(KVCreator):
 class HkvHashTableCreator(KVCreator):
     """Makes tables of the class `HkvHashTable`.
 
-    The capacities of the config, and its bytes of memory for rows, are those of each table: a
-    Variable on several devices has a table on each. A `gen_scores_fn` that a layer is to be saved
-    with must be known to Keras: put `@keras.saving.register_keras_serializable()` before it.
+    The capacities and the memory budget of the config hold for each table; a Variable has one table
+    on each device. To save a layer with a `gen_scores_fn`, register the function in Keras: put
+    `@keras.saving.register_keras_serializable()` before it.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -141,7 +141,7 @@ class HkvHashTableCreator(KVCreator):
         if settings is None:
             return cls()
         settings = dict(settings, evict_strategy=HkvEvictStrategy(settings["evict_strategy"]))
-        if isinstance(settings["gen_scores_fn"], dict):  # A function, as Keras saves them.
+        if isinstance(settings["gen_scores_fn"], dict):  # Keras saves a function as a dict.
             saved = settings["gen_scores_fn"]
             settings["gen_scores_fn"] = keras.saving.deserialize_keras_object(saved)
         return cls(HkvHashTableConfig(**settings))
@@ -158,7 +158,7 @@ class HkvHashTableCreator(KVCreator):
         device: str | None = None,
         shard_saveable_object_fn: None = None,
     ) -> HkvHashTable:
-        """Returns a new table; see `KVCreator.create`. The config's capacity counts."""
+        """Returns a new table; see `KVCreator.create`. The config sets the capacity."""
         return HkvHashTable(
             key_dtype,
             value_dtype,

@@ -24,14 +24,14 @@ class CuckooHashTable(HashTable):
             scalars, or a row.
         name: A name for the operation (optional).
         checkpoint: if True, the contents of the table are saved to and restored from checkpoints.
-        init_size: room for so many keys from the beginning.
+        init_size: the number of keys to reserve memory for.
         config: a CuckooHashTableConfig.
-        device: where the table is.
-        shard_saveable_object_fn: None. Checkpoints save tables without it.
+        device: the device of the table.
+        shard_saveable_object_fn: must be None. Checkpoints save tables without it.
 
     Raises:
         ValueError: If checkpoint is True and no name was specified.
-        NotImplementedError: If there is a `shard_saveable_object_fn`.
+        NotImplementedError: If `shard_saveable_object_fn` is not None.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the table classes share: a hash table of the engine as a TensorFlow resource."""
+"""`HashTable`, the base of the table classes: a table of the engine as a TensorFlow resource."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from tfra.spec import TableSpec
 class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: ignore[misc]
     """A mutable hash table of the engine, as a TensorFlow resource.
 
-    The base of the table classes. A table made with a scalar default value holds scalars; one made
-    with a vector holds rows of its length.
+    The base of the table classes. A table made with a scalar default value holds scalars. A table
+    made with a vector holds rows of the same length.
 
     Attributes:
-        owner: None, or a function that returns the Variable that the table belongs to, and None if
-            it is gone.
-        trained: Whether an optimizer has met it.
+        owner: None, or a function that returns the Variable of the table, or None if the Variable
+            was freed.
+        trained: Whether an optimizer has updated the table.
     """
 
     def __init_subclass__(cls) -> None:
-        # Calls go through a metaclass of TensorFlow's, which would hide the arguments.
+        # A metaclass of TensorFlow handles calls of the class, and would hide its arguments.
         signature = inspect.signature(cls.__init__)
         cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -101,7 +101,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
                     self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
                 self._shared_name = self._name
             super().__init__(device=_host_of(device))
-            _ = self.resource_handle  # Created now, where the table is made.
+            _ = self.resource_handle  # Create the resource now and not at the first use.
             if in_plain_graph():
                 self._initialize_in_graph()
 
@@ -132,7 +132,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
 
     @property
     def training(self) -> TableTraining:
-        """What layers and optimizers use. TensorFlow copies tables, so each copy makes its own."""
+        """The part that layers and optimizers use. It is not stored: TensorFlow copies tables."""
         return TableTraining(self)
 
     def _facts(self) -> Facts:
@@ -142,15 +142,15 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
     def _first_rows(self, n: int | None) -> Any:
         return first_rows_of(self, [self], n)
 
-    # --- The resource. See TrackableResource: TensorFlow calls these when it saves and loads.
+    # --- The resource. TensorFlow calls these methods of TrackableResource to save and load.
 
     def _create_resource(self) -> tf.Tensor:
         name = self._shared_name
         if name is None:
-            # Names inside functions are prefixed when a SavedModel is loaded, so that each must be
-            # unique beforehand.
+            # A loaded SavedModel adds the same prefix to all names in functions, so each name must
+            # be unique without it.
             name = ANONYMOUS if tf.executing_eagerly() else f"tfra_{uuid.uuid4().hex}"
-        # In a graph the op has the table's name: TensorFlow looks collections up by it.
+        # In a graph, TensorFlow finds the objects of collections by the names of their ops.
         op_name = None if self._shared_name is None else f"{name}/"
         handle = tf.raw_ops.VarHandleOp(shared_name=name, dtype=tf.int64, shape=[1], name=op_name)
         if not in_plain_graph():
@@ -159,12 +159,12 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def create_at(self, handle: tf.Tensor) -> Any:
-        """Makes the table unless it is there, and lets the resource behind the handle own it."""
+        """Makes the table if it does not exist, and puts its lifetime handle into the resource."""
         lifetime_handle = ops.tfra_table_create(handle, spec=self._spec().to_json())
         return tf.raw_ops.AssignVariableOp(resource=handle, value=lifetime_handle)
 
     def _spec(self, **more: Any) -> TableSpec:
-        """The description of the table, with the fields that only some classes have."""
+        """Returns the description of the table. Subclasses add fields."""
         return TableSpec(
             dim=self._dim,
             key_dtype=self._key_dtype.name,
@@ -179,7 +179,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         )
 
     def handle(self) -> int:
-        """Returns the number by which this process finds the table: see `tfra.Table.from_handle`.
+        """Returns the number by which this process finds the table; see `tfra.Table.from_handle`.
 
         Raises:
             RuntimeError: In a graph.
@@ -188,11 +188,11 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return int(ops.tfra_table_handle(self.resource_handle))
 
     def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
-        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        """Returns the argument `scores` of a writing op: a list of one tensor, or an empty list."""
         return []
 
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
-        if self in object_map:  # By the Variable that it belongs to.
+        if self in object_map:  # The Variable of the table has exported it.
             return [self.resource_handle]
         return super()._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
 
@@ -200,7 +200,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         children = super()._trackable_children(save_type, **kwargs)
         owner = None if self.owner is None else self.owner()
         if save_type != SAVE_FOR_CHECKPOINT and owner is not None:
-            # Some, such as Keras, save the resources they find, but not what those belong to.
+            # Keras saves the resources that it finds, but not the objects that own them.
             children["owner"] = owner
         return children
 
@@ -209,14 +209,14 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
 
     def _destroy_resource(self) -> None:
         if self.trained and tf.executing_eagerly():
-            # Drops the lifetime handle and so the table, even if a graph holds on to the resource:
-            # TensorFlow keeps some graphs of training steps for ever.
+            # Overwrite the lifetime handle, which frees the table even if a graph still holds the
+            # resource: TensorFlow never frees some graphs of training steps.
             no_handle = tf.zeros([0], tf.int64)
             tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=no_handle)
         tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
 
     def _initialize_in_graph(self) -> None:
-        """In a graph, every op of the table runs after the one that creates it."""
+        """In a graph, adds the op that creates the table. All other ops of it wait for that op."""
         with tf.device(self._resource_device):
             self._creator = self._initialize()
         keys = tf.compat.v1.GraphKeys
@@ -226,30 +226,30 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
             tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, saveable)
 
     def creators(self) -> list[Any]:
-        """Returns the ops that must have run before another finds the table made."""
+        """Returns the ops that create the table. Other ops of the table must wait for them."""
         if self._creator is None or tf.executing_eagerly():
             return []
         if tf.inside_function():
-            # The functions of tf.data do not wait for ops outside.
+            # Functions of tf.data do not wait for ops of the outer graph.
             return [self.create_at(self.resource_handle)]
         return [self._creator]
 
     def stored_rows(self) -> Content | None:
-        """None, since the rows are in the engine. See `SavedTable`."""
+        """Returns None, since the rows are in the engine. See `SavedTable`."""
         return None
 
     def take_restored_rows(self) -> Any:
-        """Nothing to do, since the rows are in the engine. See `SavedTable`."""
+        """Does nothing, since the rows are in the engine. See `SavedTable`."""
         return None
 
     def ready(self) -> Any:
-        """A context in which ops find the table made."""
+        """Returns a context whose ops run after the table was created."""
         return tf.control_dependencies(self.creators())
 
     # --- The methods of the reference page.
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> Any:
-        """Associates `keys` with `values`. Of equal keys the last one stays.
+        """Associates `keys` with `values`. The last one of equal keys wins.
 
         Args:
             keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
@@ -286,18 +286,18 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         Args:
             keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
             dynamic_default_values: The values to use if a key is missing in the table: one row, or
-                a row for each key, in the shape of `keys`. One row may have a dimension of 1 before
-                it, and rows for keys of a higher rank may come one after the other, if that is
-                known when a function is traced. If None (by default), the table's default value is
-                used.
+                one row for each key, in the shape of `keys`. One row may also have the shape
+                `[1, dim]`, and the rows for keys of a higher rank may be one matrix, if these
+                shapes are known when a function is traced. If None (by default), the table's
+                default value is used.
             return_exists: if True, returns an additional Tensor which tells which keys are in the
                 table.
             name: A name for the operation (optional).
 
         Returns:
             A tensor of the values, in the shape of `keys`, followed by the length of a row unless
-            the table holds scalars. With `return_exists`, a pair of that and a bool tensor of the
-            shape of `keys`.
+            the table holds scalars. With `return_exists`, a pair of this tensor and a bool tensor
+            of the shape of `keys`.
 
         Raises:
             TypeError: when `keys` or the default values do not match the table data types.
@@ -325,7 +325,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return isinstance(self._initial, RandomRows)
 
     def default_row(self) -> tf.Tensor:
-        """The row for missing keys; of random ones, its shape is all that counts."""
+        """Returns the row for missing keys. If initial rows are random, only its shape is used."""
         if tf.executing_eagerly() and self._row is not None:
             return self._row
         if isinstance(self._initial, ConstantRow):
@@ -340,7 +340,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         """Looks up `keys` in a table, outputs the corresponding values."""
         return self.lookup(keys)
 
-    # Python would call __getitem__ with 0, 1, 2 and so on, and never come to an end.
+    # Without these, Python would iterate by calling __getitem__ with 0, 1, 2, ... forever.
     __iter__ = None
     __contains__ = None
 
@@ -352,18 +352,18 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         name: str | None = None,
         new_keys: str = "insert",
     ) -> Any:
-        """Adds to the values of keys that are there, and inserts those that are not.
+        """Adds to the values of existing keys, and inserts missing keys.
 
-        A key that is there and whose `exists` is true gets its delta added; one that is missing and
-        whose `exists` is false is inserted with the value. The others are left alone: they came or
-        went since `exists` was found out.
+        If a key exists and its `exists` is true, the delta is added to its value. If a key is
+        missing and its `exists` is false, it is inserted with the value. All other keys stay
+        unchanged: they were inserted or removed after the lookup that returned `exists`.
 
         Args:
             keys: Keys to accumulate. Can be a tensor of any shape. Must match the table's key type.
-            values_or_deltas: Of the same shape as for `insert`.
+            values_or_deltas: A tensor of the same shape as for `insert`.
             exists: A bool tensor of the shape of `keys`.
             name: A name for the operation (optional).
-            new_keys: "insert", or "admit" for those only that admission lets in.
+            new_keys: "insert" to insert all missing keys, "admit" for those that admission lets in.
 
         Returns:
             The created Operation.
@@ -391,7 +391,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
             )
 
     def remove(self, keys: Any, name: str | None = None) -> Any:
-        """Removes `keys` and its associated values from the table.
+        """Removes `keys` and their values from the table.
 
         If a key is not present in the table, it is silently ignored.
 
@@ -439,13 +439,13 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return keys, values if self._row_shape else tf.reshape(values, [-1])
 
     def size(self, name: str | None = None) -> tf.Tensor:
-        """Compute the number of elements in this table.
+        """Returns the number of keys in this table.
 
         Args:
             name: A name for the operation (optional).
 
         Returns:
-            A scalar tensor containing the number of elements in this table.
+            A scalar tensor.
         """
         with self.ready():
             return ops.tfra_size(self.resource_handle, name=name)
@@ -465,16 +465,16 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return self.restore_rows(restored_tensors) if self._checkpoint else tf.no_op()
 
     def restore_rows(self, content: Content) -> Any:
-        """Replaces what is in the table by what `content_of` made, and returns the op that does."""
+        """Replaces the content by what `content_of` returned, and returns the op that does so."""
         return restore_tables([self], content)
 
-    # --- Which rows leave, and figures.
+    # --- Restriction, expiry and statistics.
 
     def stats(self) -> TableStats:
         """Returns the table's size, memory and counters.
 
         Raises:
-            RuntimeError: In a graph, where `counters` gives them as a tensor.
+            RuntimeError: In a graph. There, `counters` returns a tensor.
         """
         require_eager("stats", "stats_tensors")
         return TableStats.from_counters(self.counters().numpy())
@@ -495,7 +495,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return RowHistograms.from_counts(*(tensor.numpy() for tensor in counts))
 
     def touch(self, keys: tf.Tensor, *, new_keys: str = "admit") -> Any:
-        """Notes that keys were seen."""
+        """Records that keys were seen, as an update does, but changes no value."""
         with self.ready():
             return ops.tfra_touch(self.resource_handle, keys, new_keys=new_keys)
 
@@ -506,33 +506,33 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return metadata.time, metadata.count, metadata.exists
 
     def keep_best(self, keep: Any, ranking: str) -> tf.Tensor:
-        """Evicts all rows but the best, and returns how many."""
+        """Evicts all but the `keep` best rows, and returns how many were evicted."""
         with self.ready():
             return ops.tfra_restrict(self.resource_handle, tf.cast(keep, tf.int64), ranking=ranking)
 
     def evict(self, keys: tf.Tensor) -> tf.Tensor:
-        """Removes keys that a restriction chose, and returns how many were there."""
+        """Removes keys that a restriction chose, and returns how many of them existed."""
         with self.ready():
             return ops.tfra_evict(self.resource_handle, keys)
 
     def expire(self, ttl: float | None, min_norm: float | None, norm_writes: int) -> tf.Tensor:
-        """Removes rows that have expired, and returns how many."""
+        """Removes expired rows, and returns how many."""
         with self.ready():
             return ops.tfra_expire(
                 self.resource_handle,
-                # Nothing is older than the times that rows can have.
+                # No row is older than 2**32 seconds, since times are uint32.
                 ttl=tf.constant(-1 if ttl is None else int(min(ttl, 2**32)), tf.int64),
                 min_norm=tf.constant(min_norm or 0.0, tf.float64),
                 norm_writes=tf.constant(norm_writes, tf.int64),
             )
 
     def shrink(self) -> Any:
-        """Gives memory back that keys have left: of rows, of the index, and of the file."""
+        """Frees the memory of removed keys: of their rows, in the index, and in the row file."""
         with self.ready():
             return ops.tfra_shrink(self.resource_handle)
 
     def set_clock(self, now: Any) -> Any:
-        """Sets the time that writes leave in rows, in place of the time of day."""
+        """Sets the time that writes record, instead of the current time."""
         if not tf.is_tensor(now):
             now = tf.constant(arrays.integer(now, "now", 0, limits.MAX_UINT32), tf.int64)
         if not now.dtype.is_integer:
@@ -543,8 +543,8 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
     def export_part(self, cursor: Any, max_rows: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns about `max_rows` keys, their rows, and the cursor of the next part.
 
-        A cursor is three int64 numbers. The first one is `FIRST_PART`; after the last part, the
-        last of its numbers is 1.
+        A cursor is three int64 numbers. The first cursor is `FIRST_PART`. The cursor after the last
+        part ends with 1.
         """
         with self.ready():
             part = ops.tfra_export_batch(
@@ -561,14 +561,14 @@ load_as("Table", HashTable, LoadedTable)
 
 
 def require_eager(method: str, instead: str | None) -> None:
-    """Raises RuntimeError where ops do not run at once."""
+    """Raises RuntimeError unless ops run immediately."""
     if not tf.executing_eagerly():
         hint = f" Use `{instead}` there, which returns tensors." if instead else ""
-        raise RuntimeError(f"`{method}` returns numbers, which a graph does not have yet.{hint}")
+        raise RuntimeError(f"`{method}` returns numbers, which needs eager execution.{hint}")
 
 
 def _host_of(device: str) -> str:
-    """The CPU of a device's machine: tables are in its memory."""
+    """Returns the CPU of the machine of a device: tables are in the memory of the host."""
     if not isinstance(device, str):
         raise TypeError(f"`device`: expected the name of a device, received {device!r}")
     spec = tf.DeviceSpec.from_string(device)

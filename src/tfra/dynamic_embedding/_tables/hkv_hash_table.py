@@ -1,4 +1,4 @@
-"""`HkvHashTable`: a table with a bound."""
+"""`HkvHashTable`: a bounded table."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tfra.spec import TableSpec
 
 
 class HkvHashTable(HashTable):
-    """A hash table with a bound, and the interface of NVIDIA's HierarchicalKV.
+    """A bounded hash table, with the interface of NVIDIA's HierarchicalKV.
 
-    It never holds more than `max_capacity` keys. Every key has a score, which each write renews. A
-    key that comes to a full table takes the place of the one with the lowest score; if its own is
-    lower still, it is rejected. What evicts whom is exact in tables of up to 2048 keys; in larger
-    ones the lowest of some 60 candidates goes. See docs/hkv.md.
+    The table never holds more than `max_capacity` keys. Every key has a score, which each write
+    renews. A new key of a full table evicts the key with the lowest score; if its own score is even
+    lower, the new key is rejected. Tables of up to 2048 keys evict exactly the lowest score; larger
+    ones evict the lowest of about 60 candidates. See docs/hkv.md.
 
-    Scores are int64, from 0 on. A lookup does not renew them. Where a method takes `scores`, they
-    are those of `CUSTOMIZED`, or, for `LFU` and `EPOCHLFU`, how often each key counts; None stands
-    for what `gen_scores_fn` says of the keys or, without one, for what the strategy makes of the
-    write.
+    Scores are int64, 0 or more. A lookup does not renew them. If a method takes `scores`, they are
+    the scores for `CUSTOMIZED`; for `LFU` and `EPOCHLFU` they say how many writes each key counts
+    as. If `scores` is None, `gen_scores_fn` computes them or, without this function, the strategy
+    does.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -53,36 +53,37 @@ class HkvHashTable(HashTable):
         default_value: The value to use if a key is missing in the table.
         name: A name for the operation (optional).
         checkpoint: if True, the contents of the table are saved to and restored from checkpoints.
-        init_capacity: room for so many keys from the beginning; more is made when they come.
+        init_capacity: the number of keys to reserve memory for. The table grows beyond it.
         max_capacity: the number of keys that the table never exceeds.
         max_hbm_for_values: bytes of memory for rows, which are values with their optimizer slots.
-            Rows that do not fit are in a file, and come to memory when they are needed. The
-            default, 1 GiB, and 0 keep all rows in memory, unless there is a `tier_directory`: then
-            1 GiB is a number like others. The memory is that of the host; on a host with an
-            accelerator this same budget is where the memory of the device will plug in.
-        config: a HkvHashTableConfig, which takes the place of the single settings.
-        device: where the table is.
-        evict_strategy: a HkvEvictStrategy: what the scores are.
-        step_per_epoch: for EPOCHLRU and EPOCHLFU, the number of steps after which the epoch is one
-            higher: each optimizer step, `insert`, `insert_and_evict` and `find_or_insert` is one.
-            0: only `set_epoch` changes it.
+            Rows that do not fit are in the row file, and move to memory when they are needed. 0 and
+            the default, 1 GiB, keep all rows in memory; but with a `tier_directory`, 1 GiB is a
+            budget like any other number. The memory is that of the host; on a host with an
+            accelerator, this budget is the place to plug in the memory of the device.
+        config: a HkvHashTableConfig, which replaces the single settings.
+        device: the device of the table.
+        evict_strategy: a HkvEvictStrategy, which decides what the scores are.
+        step_per_epoch: for EPOCHLRU and EPOCHLFU, the number of steps after which the epoch
+            increases by one. Each optimizer step, `insert`, `insert_and_evict` and `find_or_insert`
+            is a step. If 0, only `set_epoch` changes the epoch.
         gen_scores_fn: called with the keys of every write, a tensor; returns int64 scores of their
-            shape, 0 or more. For CUSTOMIZED, which needs it; for LFU and EPOCHLFU it says how often
-            each key counts. In a graph it is called when the graph is made.
-        reserved_key_start_bit: accepted; every key is legal here.
-        tier_directory: where the file of rows is; by default in `$TMPDIR`, or `/tmp`. It has no
-            name there, and goes with the table, or with the process.
-        shard_saveable_object_fn: None. Checkpoints save tables without it.
+            shape, 0 or more. CUSTOMIZED needs it. For LFU and EPOCHLFU it returns how many writes
+            each key counts as. In a graph it is called when the graph is built.
+        reserved_key_start_bit: accepted but not needed; every key is legal here.
+        tier_directory: the directory of the row file; by default `$TMPDIR`, or `/tmp`. The file has
+            no name there, and is freed with the table or when the process ends.
+        shard_saveable_object_fn: must be None. Checkpoints save tables without it.
 
     Raises:
-        TypeError: If an argument is of a wrong type, or string values are to be in a file.
-        NotImplementedError: If there is a `shard_saveable_object_fn`.
+        TypeError: If an argument is of a wrong type, or a table of strings is to have a row file.
+        NotImplementedError: If `shard_saveable_object_fn` is not None.
         ValueError: If checkpoint is True and no name was specified, a number is out of range,
-            `max_capacity` is less than `init_capacity`, or `gen_scores_fn` and the strategy do not
-            go together.
-        tf.errors.ResourceExhaustedError: By any call of a table with a file, if the disk is full.
-        tf.errors.InternalError: If the file can't be made, read or written for another reason.
-            docs/hkv.md says what a call that fails has changed: nothing, but for rare cases.
+            `max_capacity` is less than `init_capacity`, or `gen_scores_fn` does not fit the
+            strategy.
+        tf.errors.ResourceExhaustedError: By any call, if the table has a row file and the disk is
+            full.
+        tf.errors.InternalError: If the row file can't be made, read or written for another reason.
+            A call that fails has changed nothing, except in rare cases: see docs/hkv.md.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class HkvHashTable(HashTable):
         shard_saveable_object_fn: None = None,
     ) -> None:
         refuse_saveables(shard_saveable_object_fn)
-        # A copy, which is checked once more: the caller may change theirs.
+        # Copy the config, since the caller may change it later. The copy is checked again.
         self._config = dataclasses.replace(
             checked_config(config)
             or HkvHashTableConfig(
@@ -142,7 +143,7 @@ class HkvHashTable(HashTable):
 
     @property
     def evict_strategy(self) -> HkvEvictStrategy:
-        """What the scores are."""
+        """The strategy, which decides what the scores are."""
         return self._config.evict_strategy
 
     @property
@@ -161,7 +162,7 @@ class HkvHashTable(HashTable):
         )
 
     def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
-        """What a writing op is told of the scores of its keys: one tensor, or nothing."""
+        """Returns the argument `scores` of a writing op: a list of one tensor, or an empty list."""
         return self._scores.of_write(keys)
 
     def _keys_and_rows(self, keys: Any, values: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -180,20 +181,20 @@ class HkvHashTable(HashTable):
         return_rejected: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Inserts, and returns the rows that had to go.
+        """Inserts keys, and returns the rows that were evicted.
 
         Args:
             keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
-            values: As for `insert`.
+            values: See `insert`.
             scores: int64, of the shape of `keys`, or None; see the class.
-            return_rejected: Whether to return also which keys did not get in, their scores being
-                too low.
+            return_rejected: Whether to return also which keys were rejected because of their low
+                scores.
             name: A name for the operation (optional).
 
         Returns:
-            `(keys, values, scores)` of those that were evicted, of shapes `[n]`, `[n, dim]` (`[n]`
-            in a table of scalars) and `[n]`. With `return_rejected` then a bool tensor of the shape
-            of `keys`.
+            `(keys, values, scores)` of the evicted rows, of shapes `[n]`, `[n, dim]` (`[n]` in a
+            table of scalars) and `[n]`. With `return_rejected`, followed by a bool tensor of the
+            shape of `keys`.
 
         Raises:
             TypeError: when a tensor doesn't match the table data types.
@@ -218,20 +219,21 @@ class HkvHashTable(HashTable):
         scores: Any = None,
         name: str | None = None,
     ) -> Any:
-        """Looks up, and inserts the keys that are not there with their default.
+        """Looks up keys, and inserts missing keys with their default values.
 
-        Counts as a write for scores. A key that is rejected gets its default all the same.
+        The call renews scores like a write. A rejected key is not inserted, but its default value
+        is returned.
 
         Args:
             keys: Keys of any shape. Must match the table's key type.
-            dynamic_default_values: What missing keys get: one row, or a row for each key, as for
-                `lookup`. If None (by default), the table's default value is used.
-            return_exists: Whether to return also which keys were there.
+            dynamic_default_values: The values of missing keys: one row, or one row for each key,
+                see `lookup`. If None (by default), the table's default value is used.
+            return_exists: Whether to return also which keys existed before.
             scores: int64, of the shape of `keys`, or None; see the class.
             name: A name for the operation (optional).
 
         Returns:
-            As `lookup`.
+            See `lookup`.
 
         Raises:
             TypeError: when a tensor doesn't match the table data types.
@@ -254,11 +256,11 @@ class HkvHashTable(HashTable):
         return (values, tf.ensure_shape(found.exists, keys.shape)) if return_exists else values
 
     def assign(self, keys: Any, values: Any, scores: Any = None, name: str | None = None) -> Any:
-        """Overwrites the values of keys that are there, and leaves others alone.
+        """Overwrites the values of existing keys. Missing keys are not inserted.
 
         Args:
             keys: Keys of any shape. Must match the table's key type.
-            values: As for `insert`.
+            values: See `insert`.
             scores: int64, of the shape of `keys`, or None; see the class.
             name: A name for the operation (optional).
 
@@ -277,7 +279,7 @@ class HkvHashTable(HashTable):
             )
 
     def assign_scores(self, keys: Any, scores: Any, name: str | None = None) -> Any:
-        """Gives keys that are there these scores, whatever the strategy, and leaves others alone.
+        """Sets the scores of existing keys, for any strategy. Missing keys are not inserted.
 
         Args:
             keys: Keys of any shape. Must match the table's key type.
@@ -310,12 +312,12 @@ class HkvHashTable(HashTable):
         1
 
         Args:
-            score_at_least: Only keys with this score or a higher one.
-            score_below: Only keys with a lower score than this.
+            score_at_least: Removes only keys with this score or a higher one.
+            score_below: Removes only keys with a lower score than this.
             name: A name for the operation (optional).
 
         Returns:
-            The number of keys that were removed, a scalar.
+            The number of removed keys, a scalar.
 
         Raises:
             ValueError: If neither is given, or one is negative.
@@ -328,7 +330,7 @@ class HkvHashTable(HashTable):
     # --- Reading.
 
     def contains(self, keys: Any, name: str | None = None) -> tf.Tensor:
-        """Returns which keys are in the table: a bool tensor of their shape.
+        """Returns which keys are in the table, a bool tensor of the shape of `keys`.
 
         Raises:
             TypeError: when `keys` do not match the table data types.
@@ -338,7 +340,7 @@ class HkvHashTable(HashTable):
             return ops.tfra_contains(self.resource_handle, keys, name=name)
 
     def lookup_scores(self, keys: Any, name: str | None = None) -> tf.Tensor:
-        """Returns the scores of keys, 0 for those that are not there: int64, of their shape.
+        """Returns the scores of keys, an int64 tensor of their shape; 0 for missing keys.
 
         Raises:
             TypeError: when `keys` do not match the table data types.
@@ -380,7 +382,7 @@ class HkvHashTable(HashTable):
         appears exactly once.
 
         Args:
-            split_size: Accepted: the result is the only copy of the table there is, in any case.
+            split_size: Accepted but not needed: an export makes no copy besides the result.
             name: A name for the operation (optional).
 
         Raises:
@@ -404,8 +406,8 @@ class HkvHashTable(HashTable):
         appears exactly once.
 
         Args:
-            split_size: A table that is not all in memory, or has string keys, is gone through in
-                parts of about so many rows, whose values are then in memory beside the result.
+            split_size: A table with a row file or with string keys is read in parts of about this
+                many rows. Only the values of one part are in memory besides the result.
             name: A name for the operation (optional).
 
         Raises:
@@ -429,10 +431,10 @@ class HkvHashTable(HashTable):
     # --- The whole table.
 
     def reserve(self, keys: Any, name: str | None = None) -> Any:
-        """Makes room for so many keys in all, or for `max_capacity` if that is less.
+        """Reserves memory for a total number of keys, at most `max_capacity`.
 
         Args:
-            keys: An integer, 0 or more.
+            keys: The number of keys, 0 or more.
             name: A name for the operation (optional).
 
         Returns:
@@ -446,11 +448,11 @@ class HkvHashTable(HashTable):
             return ops.tfra_reserve(self.resource_handle, keys, name=name)
 
     def set_epoch(self, epoch: Any, name: str | None = None) -> Any:
-        """Sets the epoch in the scores of the writes from now on, and starts counting its steps.
+        """Sets the epoch for the scores of later writes, and starts counting its steps.
 
         Args:
-            epoch: An integer from 0 to 2**31 - 1. A smaller one than before makes new scores lower
-                than older ones.
+            epoch: An integer from 0 to 2**31 - 1. If it is smaller than before, new scores are
+                lower than older ones.
             name: A name for the operation (optional).
 
         Returns:
@@ -464,31 +466,31 @@ class HkvHashTable(HashTable):
             return ops.tfra_set_epoch(self.resource_handle, epoch, name=name)
 
     def epoch(self, name: str | None = None) -> tf.Tensor:
-        """Returns the present epoch, a scalar; 0 where the strategy has none."""
+        """Returns the current epoch, a scalar; 0 if the strategy has no epochs."""
         with self.ready():
             return ops.tfra_epoch(self.resource_handle, name=name)
 
     # --- Files.
 
     def save(self, directory: Any, file_name: str | None = None) -> Any:
-        """Writes the table to a file, in place of one that is there.
+        """Writes the table to a file, which it replaces if it exists.
 
         Rows, optimizer slots, scores and the epoch go to `<directory>/<file_name>.npz`, which NumPy
-        reads; docs/hkv.md says what is in it. It appears when it is whole.
+        can read; docs/hkv.md describes the format. The file appears when it is complete.
 
         Args:
-            directory: Where; made if it is not there.
-            file_name: The name of the table by default.
+            directory: The directory of the file. It is made if it does not exist.
+            file_name: The name of the file; by default the name of the table.
 
         Returns:
-            The created Operation, or None if it was done at once.
+            The created Operation, or None in eager mode.
         """
         owner = None if self.owner is None else self.owner()
         if owner is not None and owner.gradients_wait():
             warnings.warn(
                 f"Gradients of {owner.name!r} wait for the end of `gradient_accumulation_steps`. "
-                "The file of a table has none of them: save after a step that applies them, or "
-                "save the model.",
+                "The file of a table does not contain them: save after a step that applies them, "
+                "or save the model.",
                 stacklevel=2,
             )
         content = content_of([self])
@@ -503,18 +505,18 @@ class HkvHashTable(HashTable):
         return tf.py_function(write, list(content.values()), [])
 
     def load(self, directory: Any, file_name: str | None = None) -> Any:
-        """Replaces what is in the table by what `save` wrote.
+        """Replaces the content of the table by what `save` wrote.
 
         Args:
-            directory: Where it was saved.
-            file_name: The name of the table by default.
+            directory: The directory of the file.
+            file_name: The name of the file; by default the name of the table.
 
         Returns:
-            The created Operation, or None if it was done at once.
+            The created Operation, or None in eager mode.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If it is damaged, or holds keys or values of another type, or rows of
+            FileNotFoundError: If the file does not exist.
+            ValueError: If the file is damaged, or holds keys or values of another type, or rows of
                 another length.
         """
         path = self._file(directory, file_name)

@@ -1,4 +1,4 @@
-"""What a missing key's row is, from whatever a user may give as `initializer`."""
+"""The initial rows of missing keys, made from whatever a user may give as `initializer`."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from tfra.dynamic_embedding._tables.computed_rows import (
 class ConstantRow:
     """The same row for every key."""
 
-    row: np.ndarray[Any, Any]  # Of the value type; its shape is that of a row: (dim,) or ().
+    row: np.ndarray[Any, Any]  # Of the value type, in the shape of a row: (dim,) or ().
 
-    external: bool = False  # Whether code outside of the engine makes the rows.
+    external: bool = False  # Whether code outside the engine makes the initial rows.
 
     @property
     def initializer(self) -> initializers.Initializer:
-        """What a table's spec says."""
+        """The initializer in the TableSpec."""
         if self.external:
             return initializers.External()
         if self.row.dtype.kind in "SUO":
-            return initializers.Zeros()  # Strings are given to each lookup.
+            return initializers.Zeros()  # Each lookup passes the default string as an argument.
         return initializers.Constant(self.row)
 
     @property
     def seed(self) -> int:
-        """What a table's spec says."""
+        """The seed in the TableSpec; a constant needs none."""
         return 0
 
 
 @dataclass(frozen=True)
 class RandomRows:
-    """A row that is a function of seed and key, computed by the engine."""
+    """Rows that the engine computes from the seed and the key."""
 
     initializer: initializers.Uniform | initializers.Normal
     seed: int
@@ -54,7 +54,7 @@ class RandomRows:
 
 @dataclass(frozen=True)
 class ComputedRows:
-    """Rows that code outside of the engine makes, for missing keys only."""
+    """Rows that code outside the engine computes, for missing keys only."""
 
     of: RowsOf
 
@@ -64,19 +64,19 @@ InitialRows = ConstantRow | RandomRows | ComputedRows
 
 @dataclass(frozen=True)
 class NewRows:
-    """What a Variable tells its tables of rows to come; creators pass it on as `default_value`."""
+    """What a Variable tells its tables about new rows. Creators pass it on as `default_value`."""
 
     initial: ConstantRow | RandomRows
-    metadata: bool = False  # Whether rows carry the time and the number of updates.
+    metadata: bool = False  # Whether keys have the time of the last write and the count of writes.
     admission: Admission | None = None
 
 
 def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> ConstantRow:
-    """Returns the row that `value` stands for, of this shape, or of its own if that is None.
+    """Returns `value` as a row of this shape; if `shape` is None, in its own shape.
 
     Raises:
-        ValueError: If it does not have that shape.
-        TypeError: If it is not of the type of the table.
+        ValueError: If `value` does not have that shape.
+        TypeError: If `value` is not of the value type.
     """
     if tf.is_tensor(value):
         static = tf.get_static_value(value)
@@ -90,7 +90,7 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
                 f"A default value must be a scalar or a vector. Received shape: {row.shape}"
             )
         return ConstantRow(row)
-    if row.shape == (1, *shape):  # As a batch of one.
+    if row.shape == (1, *shape):  # A batch of one row.
         row = row[0]
     if row.shape not in (shape, (), (1,)):
         raise ValueError(
@@ -101,7 +101,7 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
 
 
 def _row_of(value: Any, dtype: tf.DType) -> np.ndarray[Any, Any]:
-    """Returns `value` as an array of the type, with nothing lost but digits of floats."""
+    """Returns `value` as an array of the type. Only floats may be rounded."""
     wrong = TypeError(f"A default value: expected {dtype.name}, received {value!r}")
     given = np.asarray(value)
     if dtype == tf.string:
@@ -109,7 +109,7 @@ def _row_of(value: Any, dtype: tf.DType) -> np.ndarray[Any, Any]:
         if not all(isinstance(text, (str, bytes)) for text in row.reshape(-1)):
             raise wrong
         return row
-    if given.dtype.kind not in "biufV":  # V: bfloat16, which NumPy does not know.
+    if given.dtype.kind not in "biufV":  # NumPy does not know bfloat16: its kind is V.
         raise wrong
     try:
         row = np.asarray(value).astype(dtype.as_numpy_dtype)
@@ -121,14 +121,14 @@ def _row_of(value: Any, dtype: tf.DType) -> np.ndarray[Any, Any]:
 
 
 def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> InitialRows:
-    """Returns what missing keys of a `Variable` get.
+    """Returns the initial rows of a `Variable`.
 
     Args:
         initializer: None, a number, an array, an initializer of TensorFlow, Keras or this package
             (or its class), or any callable that takes nothing, a shape, or a shape and a dtype.
         dtype: The value type.
         dim: The length of a row.
-        name: Of the variable: stands in for a seed where none is given.
+        name: The name of the variable. The seed is made of it if the initializer has none.
     """
     arrays.refuse_mask(initializer, "initializer")
     if initializer is None:
@@ -157,13 +157,14 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
 def _in_engine(
     initializer: Any, dim: int
 ) -> initializers.Uniform | initializers.Normal | initializers.Constant | None:
-    """Returns the engine's equivalent of an initializer, if it has one."""
+    """Returns the equivalent initializer of the engine, or None if there is none."""
     if isinstance(initializer, initializers.Initializer):
         if isinstance(initializer, (initializers.Zeros, initializers.Ones)):
             return initializers.Constant(float(isinstance(initializer, initializers.Ones)))
         return initializer  # type: ignore[return-value]
-    # By the class's name: TensorFlow and Keras have several classes for each, with the same
-    # meaning and the same attributes. A user's class may be one of them with other arguments.
+    # Initializers are recognized by the name of their class: TensorFlow and Keras have several
+    # classes of each name, with the same meaning and attributes. A subclass by the user counts as
+    # its base class, unless it has its own __call__.
     cls = next((c for c in type(initializer).__mro__ if _is_of_framework(c)), None)
     if cls is None or type(initializer).__call__ is not cls.__call__:
         return None
@@ -200,9 +201,9 @@ def _is_of_framework(cls: type) -> bool:
 def _variance_scaling(
     scale: float, distribution: str, dim: int
 ) -> initializers.Uniform | initializers.Normal:
-    """Glorot, He and Lecun initializers, as for a square matrix of rows.
+    """Glorot, He and Lecun initializers, with `dim` as both fan-in and fan-out.
 
-    A table has no number of rows that could count as its fan, so both fans are `dim`.
+    A table has no fixed number of rows that could be the fan-in.
     """
     variance = scale / max(1, dim)
     if distribution == "uniform":
@@ -210,13 +211,13 @@ def _variance_scaling(
         return initializers.Uniform(-limit, limit)
     if distribution == "untruncated_normal":
         return initializers.Normal(0.0, math.sqrt(variance))
-    # The standard deviation of a normal distribution cut at two of its own.
+    # The constant is the standard deviation of a standard normal truncated to [-2, 2].
     return initializers.TruncatedNormal(0.0, math.sqrt(variance) / 0.87962566103423978)
 
 
 def _seed_of(initializer: Any, name: str) -> int:
-    """The initializer's seed, or one that is the same in every process that runs the program."""
-    # Keras draws a seed where none was given, and keeps what was given beside it.
+    """Returns the seed of the initializer, or a hash of the name: the same in all processes."""
+    # If no seed was given, Keras draws a random one; `_init_seed` keeps what was given.
     seed = getattr(initializer, "_init_seed", getattr(initializer, "seed", None))
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         return int(seed) % 2**63

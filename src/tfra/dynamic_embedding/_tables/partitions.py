@@ -1,4 +1,4 @@
-"""Several tables as one: each is a partition, and holds the keys that the partitioner gives it."""
+"""Several tables used as one: a partitioner assigns each key to one of these partitions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tfra.dynamic_embedding._tables.hash_table import HashTable
 
 
 def default_partition_fn(keys: Any, shard_num: int) -> tf.Tensor:
-    """Says which of `shard_num` tables each key belongs to: the remainder of integers.
+    """Returns the index of the table of each key: `key % shard_num`. Strings are hashed.
 
     Args:
         keys: A tensor of keys.
         shard_num: The number of tables.
 
     Returns:
-        An int32 tensor of the shape of `keys`. Strings are hashed.
+        An int32 tensor of the shape of `keys`.
     """
     keys = tf.convert_to_tensor(keys)
     if keys.dtype == tf.string:
@@ -30,12 +30,12 @@ def default_partition_fn(keys: Any, shard_num: int) -> tf.Tensor:
 class Partitions:
     """The tables of a Variable, one for each partition.
 
-    Calls are split by key, and results are put together in the order of the keys.
+    A call splits the keys over the tables, and joins the results in the order of the keys.
 
     Args:
         tables: One table for each partition.
-        partitioner: Returns the index of the table for each of some keys, given the number of
-            tables.
+        partitioner: Returns the index of the table of each key. It is called with the keys and the
+            number of tables.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Partitions:
     ) -> Any:
         """Calls a method of each table with its keys, their rows, and the options.
 
-        The method may be one of a part of the table, such as "training.apply_gradients".
+        The name of the method may have a dot, such as "training.apply_gradients".
         """
         call = operator.attrgetter(method)
         if len(self.tables) == 1:
@@ -77,7 +77,7 @@ class Partitions:
         return None if tf.executing_eagerly() else tf.group(*written, name=name)
 
     def read(self, method: str, keys: tf.Tensor, name: str | None = None, **options: Any) -> Any:
-        """Calls a method of each table with its keys; results come back in the order of `keys`."""
+        """Calls a method of each table with its keys, and joins results in the order of `keys`."""
         call = operator.attrgetter(method)
         if len(self.tables) == 1:
             if name is not None:
@@ -94,7 +94,7 @@ class Partitions:
         return _stitch(positions, first, keys, name), *stitched
 
     def restore(self, content: Content) -> Any:
-        """Replaces what is in the tables by the content of any number of tables."""
+        """Replaces the content of the tables by that of any number of tables."""
         if len(self.tables) == 1:
             return restore_tables(self.tables, content)
         _, indices = self._flat(content["keys"])
@@ -102,7 +102,7 @@ class Partitions:
         return restore_tables(self.tables, content, indices, waiting_indices)
 
     def _flat(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the keys as a vector, and the index of the table of each."""
+        """Returns the keys as a vector, and the index of the table of each key."""
         flat = tf.reshape(keys, [-1])
         indices = tf.convert_to_tensor(self._partitioner(flat, len(self.tables)))
         return flat, tf.reshape(tf.cast(indices, tf.int32), [-1])

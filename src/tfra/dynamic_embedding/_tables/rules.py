@@ -1,4 +1,4 @@
-"""Update rules as ops take them: in the JSON form of `tfra.TableSpec`."""
+"""Update rules in the form that ops take: the JSON form of `tfra.TableSpec`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from functools import cached_property
 from tfra import _native, optimizers
 from tfra._shared.rule import Rule, RuleSlot
 
-# Hyper-parameters that are tensors, given to each step, or are dealt with before the engine.
+# Ops get the step and the learning rate as tensors, and clipping happens before the op runs.
 _NOT_IN_TEXT = ("step", "learning_rate", "clipnorm", "clipvalue")
 
 
 @dataclass(frozen=True)
 class BoundOptimizer:
-    """An optimizer that trains a table, as the table knows it.
+    """The identity by which a table knows an optimizer.
 
     Args:
-        name: What it is called. Optimizers of one name share the slots of a table if they are of
-            different workers: these train it together.
+        name: The name of the optimizer. Optimizers of different workers with the same name train a
+            table together and share its slots.
         unique_name: A name that no other optimizer has.
-        worker: The process that it is in.
+        worker: The process of the optimizer.
     """
 
     name: str
@@ -32,12 +32,12 @@ class BoundOptimizer:
 
 @dataclass(frozen=True)
 class Slot:
-    """Numbers that a row carries for an optimizer outside the engine.
+    """A slot of an optimizer.
 
     Args:
-        name: Its name.
-        elements: How many: the length of a row, or 1.
-        initial: What they are in a new row.
+        name: The name of the slot.
+        elements: The number of its elements: the length of a row, or 1.
+        initial: The value of all elements in a new row.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Slot:
 
 
 def rule_text(optimizer: optimizers.Optimizer) -> str:
-    """Returns the rule of an optimizer of the engine, as ops take it."""
+    """Returns the rule of an optimizer of the engine as JSON."""
     return optimizer.rule().to_json()
 
 
 def params_text(optimizer: optimizers.Optimizer) -> str:
-    """Returns the hyper-parameters of an optimizer of the engine, as ops take them."""
+    """Returns the hyper-parameters of an optimizer of the engine as JSON."""
     params = optimizer.params(step=1)
     return json.dumps({name: x for name, x in params.items() if name not in _NOT_IN_TEXT})
 
@@ -61,7 +61,7 @@ class EngineRule:
     """The rule of an optimizer of the engine.
 
     Args:
-        optimizer: What describes it.
+        optimizer: The description of the optimizer.
         dim: The length of a row.
     """
 
@@ -70,7 +70,7 @@ class EngineRule:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """What a row carries for it; the engine knows what they start with."""
+        """The slots of a row. Only the engine knows their initial values."""
         return tuple(
             Slot(name, 1 if scalar else self.dim, initial=math.nan)
             for name, scalar in _native.rule_slots(self.text())
@@ -78,20 +78,20 @@ class EngineRule:
 
     @property
     def slot_elements(self) -> int:
-        """How many numbers all slots of a row are."""
+        """The number of elements of all slots of a row together."""
         return sum(slot.elements for slot in self.slots)
 
     def text(self) -> str:
-        """Returns what ops are told."""
+        """Returns the rule as JSON, for ops."""
         return rule_text(self.optimizer)
 
 
 @dataclass(frozen=True)
 class CustomRule:
-    """The rule of an optimizer outside the engine, which is its slots.
+    """The rule of an optimizer outside the engine. A table needs to know only its slots.
 
     Args:
-        slots: What a row carries for it.
+        slots: The slots of a row.
         dim: The length of a row.
     """
 
@@ -100,16 +100,16 @@ class CustomRule:
 
     @property
     def slot_elements(self) -> int:
-        """How many numbers all slots of a row are."""
+        """The number of elements of all slots of a row together."""
         return sum(slot.elements for slot in self.slots)
 
     @property
     def starts_from_rows(self) -> bool:
-        """Whether a slot of a new row is the row itself, for which NaN stands."""
+        """Whether a slot starts as a copy of the row. Its `initial` is NaN then."""
         return any(math.isnan(slot.initial) for slot in self.slots)
 
     def text(self) -> str:
-        """Returns what ops are told."""
+        """Returns the rule as JSON, for ops."""
         slots = tuple(
             RuleSlot(slot.name, slot.elements != self.dim, slot.initial) for slot in self.slots
         )

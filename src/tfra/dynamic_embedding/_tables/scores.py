@@ -1,4 +1,4 @@
-"""The scores of the keys of a bounded table, which decide who is evicted."""
+"""The scores of the keys of a bounded table, which decide which keys are evicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfra.dynamic_embedding._tables.config import HkvEvictStrategy, HkvHashTable
 
 
 class Scores:
-    """Where the scores of a table come from.
+    """Computes and checks the scores of a table.
 
     Args:
         config: The settings of the table.
@@ -21,12 +21,12 @@ class Scores:
         self._config = config
 
     def of_write(self, keys: tf.Tensor, given: Any = None) -> list[tf.Tensor]:
-        """Returns what a writing op is told of the scores of its keys: one tensor, or nothing.
+        """Returns the argument `scores` of a writing op: a list of one tensor, or an empty list.
 
         Args:
             keys: The keys of the write.
-            given: The scores that the caller gave, or None for those of `gen_scores_fn`, if there
-                is such a function.
+            given: The scores that the caller gave, or None to call `gen_scores_fn`, if there is
+                one.
 
         Raises:
             TypeError: If scores are not int64.
@@ -44,7 +44,7 @@ class Scores:
         return [scores_tensor(given, keys)]
 
     def checked_epoch(self, epoch: Any) -> tf.Tensor:
-        """Returns an epoch as ops take it.
+        """Returns an epoch as an int64 tensor.
 
         Raises:
             ValueError: If the strategy has no epochs, or the number is out of range.
@@ -59,7 +59,7 @@ class Scores:
 
 
 def scores_tensor(scores: Any, keys: tf.Tensor) -> tf.Tensor:
-    """Scores of keys, of which the op checks that they are not negative."""
+    """Returns scores as an int64 tensor in the shape of the keys. The op checks their range."""
     tensor = arguments.values_tensor(scores, tf.int64, "scores")
     if not tensor.shape.is_compatible_with(keys.shape):
         raise ValueError(
@@ -69,7 +69,7 @@ def scores_tensor(scores: Any, keys: tf.Tensor) -> tf.Tensor:
 
 
 def score_range(at_least: Any, below: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """What ops that select by score are told."""
+    """Returns the arguments of ops that select keys by score."""
     if at_least is None and below is None:
         raise ValueError(
             "Expected `score_at_least`, `score_below` or both. Received: neither. To select all "
@@ -82,7 +82,7 @@ def score_range(at_least: Any, below: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
 def int64_scalar(
     number: Any, what: str, at_least: int = 0, at_most: int = limits.MAX_INT64
 ) -> tf.Tensor:
-    """An int64 scalar. Of a tensor, the op checks the range."""
+    """Returns a number as an int64 scalar. If it is a tensor, the op checks its range."""
     if not tf.is_tensor(number):
         return tf.constant(arguments.integer(number, what, at_least, at_most), tf.int64)
     if not number.dtype.is_integer or number.shape.rank not in (None, 0):

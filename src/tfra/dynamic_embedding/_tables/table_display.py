@@ -1,4 +1,4 @@
-"""How tables of TensorFlow, and variables made of them, show themselves."""
+"""The text and the first rows by which tables of TensorFlow and Variables are displayed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tfra.dynamic_embedding._saving.content import FIRST_PART
 
 
 def facts_of(shown: Any, tables: Sequence[Any], trained_by: str | None) -> Facts:
-    """Returns what is worth knowing of a table, or of a variable, in order.
+    """Returns the facts to display about a table or a Variable, in order.
 
-    A graph that is being built must stay as it is, so sizes are given in eager execution only.
-    Tables on other machines are not asked, which would be slow.
+    Sizes are left out in a graph, where asking for them would add ops, and for tables on other
+    machines, where it would be slow.
 
     Args:
-        shown: The table or the variable.
-        tables: The tables that its rows are in.
-        trained_by: The class of the optimizer that was last seen to update the rows.
+        shown: The table or the Variable.
+        tables: The tables that hold its rows.
+        trained_by: The name of the class of the optimizer that last updated the rows.
     """
     stats = _stats_now(tables)
     return {
@@ -43,7 +43,7 @@ def facts_of(shown: Any, tables: Sequence[Any], trained_by: str | None) -> Facts
 def first_rows_of(
     shown: Any, tables: Sequence[Any], n: int | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns the first `n` keys and rows of some tables, or all.
+    """Returns the first `n` keys and rows of some tables; all if `n` is None.
 
     Raises:
         RuntimeError: In a graph, where there are no rows to read yet.
@@ -62,14 +62,14 @@ def first_rows_of(
 
 
 def _can_be_read(tables: Sequence[Any]) -> bool:
-    """Whether ops on these tables would run at once."""
+    """Whether ops on these tables run immediately."""
     if not tf.executing_eagerly():
         return False
     return not any(tf.is_symbolic_tensor(table.resource_handle) for table in tables)
 
 
 def _batches(table: Any, rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """The content of a table, some rows at a time."""
+    """Yields the keys and values of a table, some rows at a time."""
     cursor: Any = FIRST_PART
     while not cursor[-1]:
         keys, values, next_cursor = table.export_part(cursor, rows)
@@ -79,19 +79,19 @@ def _batches(table: Any, rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]
 
 
 def _stats_now(tables: Sequence[Any]) -> list[TableStats] | None:
-    """The figures of tables, if they are known without a graph and without another machine."""
+    """Returns the statistics of tables, or None in a graph or if a table is on another machine."""
     if not _can_be_read(tables):
         return None
     if any(not _is_here(table.resource_handle.device) for table in tables):
         return None
     try:
         return [table.stats() for table in tables]
-    except tf.errors.OpError:  # Its Session or context is gone: what shows it must not fail.
+    except tf.errors.OpError:  # The Session or context is gone. A repr must not fail.
         return None
 
 
 def _file_bytes(tables: Sequence[Any], stats: list[TableStats] | None) -> str | None:
-    """The size of the files of tables that have one."""
+    """Returns the size of the row files, or None if no table has one."""
     if stats is None or all(getattr(t, "fast_bytes", None) is None for t in tables):
         return None
     return readable_bytes(sum(each.slow_bytes for each in stats))
@@ -102,7 +102,7 @@ def _is_here(device: str) -> bool:
 
 
 def _short(device: str) -> str:
-    """A device as one would say it; whole, if it is on another machine."""
+    """Returns a short name such as CPU:0; for a device on another machine, its full name."""
     spec = tf.DeviceSpec.from_string(device)
     if not _is_here(device):
         return device

@@ -1,4 +1,4 @@
-"""A table as a file of NumPy; docs/hkv.md says what is in it."""
+"""Tables as `.npz` files of NumPy; docs/hkv.md describes the format."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def path_of(directory: Any, file_name: str) -> Path:
 
 
 def read(path: Path, key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Content:
-    """Returns what `write` was given.
+    """Returns the content that `write` wrote.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, or of another kind of table.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is damaged, or holds another kind of table.
     """
     if path.is_dir():
         raise ValueError(f"{path}: expected a file that `save` wrote. Received: a directory")
@@ -34,7 +34,7 @@ def read(path: Path, key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Co
         found = _description(arrays["key_dtype"], arrays["value_dtype"], arrays["dim"])
         if found != expected:
             raise ValueError(f"{path}: expected {expected}, received {found}")
-        for name in ("scores", "epoch"):  # All tables of this kind have them.
+        for name in ("scores", "epoch"):  # Every HkvHashTable has both.
             if name not in arrays:
                 raise ValueError(f"{path}: expected `{name}`, received a file without it")
         try:
@@ -48,7 +48,7 @@ def _description(key_dtype: Any, value_dtype: Any, dim: Any) -> str:
 
 
 def write(path: Path, content: Content) -> None:
-    """Writes the content of a table, in place of a file that is there."""
+    """Writes the content of a table to a file, which it replaces if it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {
         "key_dtype": np.array(content["keys"].dtype.name),
@@ -56,7 +56,7 @@ def write(path: Path, content: Content) -> None:
         "dim": np.array(content["values"].shape[1]),
         **content_arrays.to_arrays(content),
     }
-    # A file that is not whole never has the name of one that is.
+    # Write to another name first, so that a file of the final name is always complete.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:

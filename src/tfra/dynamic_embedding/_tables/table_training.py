@@ -11,7 +11,7 @@ from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, Eng
 
 
 class TrainedTable(Protocol):
-    """What training asks of a table."""
+    """The interface of a table that `TableTraining` needs."""
 
     owner: Any
 
@@ -32,19 +32,19 @@ class TrainedTable(Protocol):
         """Whether the engine computes the initial rows."""
 
     def ready(self) -> Any:
-        """A context in which ops find the table made."""
+        """Returns a context whose ops run after the table was created."""
 
     def default_row(self) -> tf.Tensor:
         """The row for missing keys."""
 
     def scores_of_write(self, keys: tf.Tensor) -> list[tf.Tensor]:
-        """What a writing op is told of the scores of its keys."""
+        """Returns the argument `scores` of a writing op."""
 
 
 def pool_rows(
     rows: tf.Tensor, row_splits: tf.Tensor, weights: tf.Tensor, combiner: str, max_norm: float
 ) -> tf.Tensor:
-    """Combines runs of rows that were looked up. 0 is no norm."""
+    """Combines the rows of each bag; see `Bags`. A `max_norm` of 0 means no clipping."""
     if max_norm:
         rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
     dtype = arguments.compute_dtype(rows.dtype)
@@ -53,10 +53,10 @@ def pool_rows(
 
 
 class TableTraining:
-    """How layers and optimizers use a table. See `rules.py` for rules and their texts.
+    """The part of a table that layers and optimizers use. See `rules.py` for update rules.
 
     Args:
-        table: The table, whose `training` this is.
+        table: The table.
     """
 
     def __init__(self, table: TrainedTable) -> None:
@@ -70,7 +70,7 @@ class TableTraining:
         combiner: str,
         max_norm: float,
     ) -> tf.Tensor:
-        """Combines the rows of runs of keys, with no tensor of all rows in between."""
+        """Combines the rows of each bag of keys, without a tensor of all rows."""
         with self._table.ready():
             return ops.tfra_lookup_pooled(
                 self._table.resource_handle,
@@ -85,22 +85,22 @@ class TableTraining:
             )
 
     def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
-        """Says that an optimizer is about to take a step: comes before the update.
+        """Binds an optimizer that is about to take a step. Call it before each update.
 
-        One that is new to the table takes the place of the one before it. If this is its first
-        step, what that one left starts anew: slots, or rows if those are what it keeps. So a table
-        has the slots of one optimizer at any time.
+        A new optimizer replaces the bound one. If this is its first step, the state of the previous
+        optimizer is reset: the slots, or the rows if `keeps` is "rows". So a table has the slots of
+        one optimizer at any time.
 
         Args:
-            optimizer: Who it is.
-            step: The number of the step, from 1; 0 if the optimizer does not count them.
-            keeps: What the optimizer has in the table: "nothing", "slots" or "rows".
+            optimizer: The identity of the optimizer.
+            step: The number of the step, from 1; 0 if the optimizer does not count steps.
+            keeps: What the optimizer keeps in the table: "nothing", "slots" or "rows".
 
         Returns:
             The ops that the update must wait for.
 
         Raises:
-            tf.errors.FailedPreconditionError: If another optimizer has taken the place of this one.
+            tf.errors.FailedPreconditionError: If another optimizer has replaced this one.
         """
         table = self._table
         owner = None if table.owner is None else table.owner()
@@ -127,7 +127,7 @@ class TableTraining:
         step: tf.Tensor,
         new_keys: str = "admit",
     ) -> Any:
-        """Takes one step of an update rule of the engine; gradients of equal keys are summed."""
+        """Takes one step of an update rule of the engine. Gradients of equal keys are summed."""
         with self._table.ready():
             return ops.tfra_apply_gradients(
                 self._table.resource_handle,
@@ -142,16 +142,16 @@ class TableTraining:
             )
 
     def lookup_rows(self, keys: tf.Tensor, *, rule: CustomRule) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the values and the slots of some keys, initial ones where they are missing.
+        """Returns the values and slots of keys. Missing keys get initial ones.
 
-        Rows that have the slots of another rule get those of this one.
+        If the table has the slots of another rule, it first gets those of `rule`.
         """
         return self._rows_and_slots(ops.tfra_lookup_rows, keys, rule)
 
     def lookup_slots(
         self, keys: tf.Tensor, *, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Does so for an optimizer that trains the table, and is an error for all others."""
+        """Like `lookup_rows`, but fails unless `optimizer` is bound to the table."""
         op = functools.partial(ops.tfra_peek_rows, optimizer=optimizer.unique_name)
         return self._rows_and_slots(op, keys, rule)
 
@@ -178,7 +178,7 @@ class TableTraining:
         add: bool,
         new_keys: str = "admit",
     ) -> Any:
-        """Assigns values and slots, or adds them to those that are there."""
+        """Assigns values and slots, or adds to the stored ones if `add` is true."""
         op = ops.tfra_add_to_rows if add else ops.tfra_assign_rows
         with self._table.ready():
             return op(

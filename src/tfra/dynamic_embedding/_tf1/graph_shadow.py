@@ -1,4 +1,4 @@
-"""What stands for a Variable in training in a graph of TF1 style."""
+"""The shadow of a Variable in a graph of TF1 style."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tfra.dynamic_embedding._training.row_gradients import graphs_of_branches
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
-updating_tables = threading.local()  # .now: whether an optimizer that can is at work.
+# .now is True while an optimizer that can train tables applies gradients in this thread.
+updating_tables = threading.local()
 
 
 class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]
-    """Stands for a `Variable` in a graph of TF1 style, among its trainable variables."""
+    """The shadow of a `Variable` in a graph of TF1 style, among its trainable variables."""
 
     def __init__(self, params: TrainedVariable, name: str) -> None:
         keys = tf.compat.v1.GraphKeys
@@ -28,7 +29,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         if params.trainable:
             collections.append(keys.TRAINABLE_VARIABLES)
         super().__init__(
-            # One row, by which optimizers show what their slots start with.
+            # Optimizers make the initial value of a slot from the variable: one row is enough.
             initial_value=lambda: tf.zeros([1, params.dim], params.value_dtype),
             trainable=params.trainable,
             collections=collections,
@@ -39,7 +40,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         self._rows: tf.Tensor | None = None
 
     def records(self) -> bool:
-        """Whether gradients may be taken of lookups here and now."""
+        """Whether gradients can be taken of lookups that are made now."""
         return self.trainable and model_mode.get_model_mode() != model_mode.ModelMode.INFERENCE
 
     def gradient_target(self) -> tf.Tensor:
@@ -47,15 +48,16 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         if not in_plain_graph():
             graphs_of_branches.add(tf.compat.v1.get_default_graph())
         elif tape_may_record():
-            ResourceVariable.read_value(self)  # A tape watches what is read.
+            ResourceVariable.read_value(self)  # A tape watches the variables that are read.
         return self.handle
 
-    # --- As a tensor it is the rows of the last lookup, which penalties and summaries are made of.
+    # --- Used as a tensor, for penalties and summaries, a shadow is the rows of its last lookup.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys of a lookup, and its rows. Of a pooled one they are still to be found.
+        """Remembers the keys and the rows of a lookup.
 
-        That is done here, in the context of the lookup, and costs nothing if nobody asks for them.
+        A pooled lookup has no rows, so the graph gets an op that looks them up, in the context of
+        the lookup. It runs only if a Session asks for it.
         """
         super().note_lookup(ids)
         if not in_plain_graph() or in_control_flow():
@@ -66,28 +68,29 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
             self._rows = tf.reshape(rows, [-1, self.params.dim])
 
     def value(self) -> tf.Tensor:
-        """Returns the rows of the last lookup, `[n, dim]`; without one, the variable's own."""
+        """Returns the rows of the last lookup, `[n, dim]`; before the first, reads the variable."""
         return self.read_value() if self._rows is None else self._rows
 
     def _as_graph_element(self) -> tf.Tensor:
         return self.value()
 
     def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Looks up the rows of `ids`; without any, and in branches, reads the variable itself.
+        """Looks up the rows of `ids`. Without `ids`, and in branches, reads the variable itself.
 
         Args:
-            do_prefetch: Not used: rows are read and updated where they are.
+            do_prefetch: Not used: rows are read and updated in place.
         """
-        if self.ids is None or in_control_flow():  # TensorFlow does so for averages.
+        # TensorFlow reads variables in a branch when it makes moving averages of them.
+        if self.ids is None or in_control_flow():
             return ResourceVariable.read_value(self)
         return super().read_value(do_prefetch)
 
     @property
     def constraint(self) -> None:
-        """Asked for by optimizers before they apply a sparse gradient.
+        """None. Optimizers read this property before they apply a sparse gradient.
 
         Raises:
-            TypeError: If the optimizer would train this variable and not the table.
+            TypeError: If the optimizer can't train tables: it would train the shadow instead.
         """
         if not vars(updating_tables).get("now"):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""`DynamicEmbeddingOptimizer`: for programs that wrap their optimizer."""
+"""`DynamicEmbeddingOptimizer`, by which programs wrap their optimizer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def DynamicEmbeddingOptimizer(
 ) -> Any:
     """Makes an optimizer able to train tables.
 
-    Optimizers of Keras are so by themselves when they first meet a table; this does it beforehand.
-    Those of `tf.compat.v1.train` need it.
+    Optimizers of `tf.compat.v1.train` need this call. Optimizers of Keras do not: they become able
+    to train tables when they first get the gradient of one.
 
     Example:
     >>> optimizer = tfra.dynamic_embedding.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.001))
@@ -25,17 +25,17 @@ def DynamicEmbeddingOptimizer(
 
     Args:
         self: An optimizer of Keras 3 or of `tf.compat.v1.train`.
-        bp_v2: If True, rows are updated by adding to them, so that workers that update a row at
-            the same time lose nothing. Updates by a kernel of the engine never do.
-        synchronous: Not used: gradients of dense variables are the business of `tf.distribute`.
+        bp_v2: If True, rows are updated by adding to them, so that no update is lost if several
+            workers update a row at the same time. Kernels of the engine never lose updates.
+        synchronous: Not used: `tf.distribute` handles the gradients of dense variables.
         **kwargs: Not used.
 
     Returns:
         The optimizer itself.
 
     Raises:
-        TypeError: If it is not an optimizer.
-        NotImplementedError: If its steps can't be taken row by row.
+        TypeError: If `self` is not an optimizer.
+        NotImplementedError: If the optimizer can't update rows independently of each other.
         RuntimeError: If Keras does not run on TensorFlow.
     """
     if isinstance(self, keras.optimizers.Optimizer):

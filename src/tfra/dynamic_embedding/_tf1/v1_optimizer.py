@@ -1,7 +1,7 @@
-"""How optimizers of `tf.compat.v1.train` update tables.
+"""Makes optimizers of `tf.compat.v1.train` update tables.
 
-The rows of a step and their slots are put into variables that exist for this step only. The
-optimizer updates those as it does dense variables, and they are written back.
+Each step puts the rows of the batch and their slots into variables that exist for this step only.
+The optimizer updates these as dense variables, and the results are written back to the table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
 from tfra.dynamic_embedding._training.slot_variables import TableOptimizer
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
-# Of classes that come before an optimizer's own, which mypy is not told of.
+# The base class of the mixin below. Any keeps mypy from checking its calls of super(), which reach
+# the class of an optimizer at run time.
 _Base: Any = object
 
 
 class _Rows:
-    """A variable for one step, with what optimizers use of variables."""
+    """A variable for one step, with the attributes and methods that optimizers use."""
 
     def __init__(self, value: tf.Tensor, name: str, slots: dict[str, _Rows] | None = None) -> None:
         self.name = name
@@ -73,12 +74,12 @@ class _Rows:
         return self.read()
 
     def read(self) -> tf.Tensor:
-        """What it is after the ops that the context waits for."""
+        """Returns the value after the ops that the current context waits for."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
         return tf.ensure_shape(value, self.shape)
 
     def assignments(self) -> list[Any]:
-        """The ops, in a graph, that must have run before it is used."""
+        """Returns the ops that must run before the variable is used. Eagerly there are none."""
         made = [self.assigned, *(slot.assigned for slot in self.slots.values())]
         return [op for op in made if op is not None]
 
@@ -90,7 +91,7 @@ def _of_value(operator: str) -> Callable[..., Any]:
     return apply
 
 
-# Optimizers of users reckon with variables: `var - rate * grad`.
+# Optimizers that users write compute with variables, as in `var - rate * grad`.
 for _operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
     setattr(_Rows, f"__{_operator}__", _of_value(f"__{_operator}__"))
     setattr(_Rows, f"__r{_operator}__", _of_value(f"__r{_operator}__"))
@@ -99,7 +100,7 @@ for _operator in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
 
 
 class _PlaceOfVariables:
-    """Where variables are placed here, for another one to be put beside."""
+    """A variable on the device where new variables are placed now, to colocate others with."""
 
     _should_act_as_resource_variable = True
 
@@ -109,12 +110,12 @@ class _PlaceOfVariables:
 
 
 class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
-    """What optimizers of `tf.compat.v1.train` do differently for tables."""
+    """Makes an optimizer of `tf.compat.v1.train` train tables: a mixin, put before its class."""
 
     bp_v2 = False
 
     def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Computes gradients; a tape is told of what is behind a `ShadowVariable`."""
+        """Computes gradients. For a `ShadowVariable`, a tape needs the variable that it wraps."""
         if var_list is None:
             return super().compute_gradients(loss, var_list, *args, **kwargs)
         shadows = {id(v.value): v for v in var_list if isinstance(v, ShadowVariable)}
@@ -123,12 +124,12 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         return [(gradient, shadows.get(id(v), v)) for gradient, v in computed]
 
     def get_slot_names(self) -> list[str]:
-        """Returns the names of the slots, those of tables too."""
+        """Returns the names of all slots, including those in tables."""
         of_tables = self.__dict__.get("_slots_of_tables", {}).values()
         return sorted({*super().get_slot_names(), *(name for slots in of_tables for name in slots)})
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies gradients; a table's, if lookups gave it several times, once."""
+        """Applies gradients. If a table is in the list several times, the first gradient counts."""
         once: dict[int, tuple[Any, Any]] = {}
         for number, (gradient, variable) in enumerate(grads_and_vars):
             is_table = isinstance(variable, TrainableWrapper)
@@ -140,7 +141,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
             updating_tables.now = False
 
     def _create_slots(self, var_list: Any) -> None:
-        # Shadows have no rows, of which initial values of slots could be seen.
+        # A ShadowVariable has no rows to make initial values of slots from; the wrapper has one.
         seen = [
             GraphTrainableWrapper(v.params, "slots") if isinstance(v, ShadowVariable) else v
             for v in var_list
@@ -148,8 +149,9 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         super()._create_slots(seen)
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Any:
-        # Workers share it: not where the shadow is, which each of them has for itself. Together
-        # with the others of this optimizer, which it may be updated with.
+        # Workers share this variable, so it can't be placed with the shadow, which each worker has
+        # for itself. The optimizer may update it together with its other variables of this kind,
+        # so all of them are placed together.
         if isinstance(colocate_with, GraphTrainableWrapper) and not tf.executing_eagerly():
             places = self.__dict__.setdefault("_places_of_variables", {})
             graph = colocate_with.graph
@@ -182,13 +184,13 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         if initial is None or initial.shape != (1, dim) or np.any(initial != initial[0, 0]):
             raise NotImplementedError(
                 f"{type(self).__name__} can't train a table: its slot {name!r} does not start with "
-                "one number everywhere."
+                "the same number in all elements."
             )
         slots = self.__dict__.setdefault("_slots_of_tables", {})
         slots.setdefault(id(var.params), {})[name] = Slot(name, dim, float(initial[0, 0]))
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """Returns the slot of a variable, of a table as a `SlotVariable`; None if it has none."""
+        """Returns the slot of a variable, a `SlotVariable` if it is in a table, or None."""
         if isinstance(var, _Rows):
             return var.slots[name]
         if not isinstance(var, TrainableWrapper):
@@ -197,7 +199,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         return next((slot for slot in slots if slot.slot_name == name), None)
 
     def trains(self, params: TrainedVariable) -> tuple[BoundOptimizer, CustomRule] | None:
-        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        """Returns its identity and its rule for a Variable, or None before its first step on it."""
         bound_optimizer = self.__dict__.get("_names_in_tables", {}).get(id(params))
         return None if bound_optimizer is None else (bound_optimizer, self._rule_in_table(params))
 
@@ -209,7 +211,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         if isinstance(handle, TrainableWrapper):
             raise TypeError(
                 f"The gradient of {handle.params.name!r} must be tf.IndexedSlices, as tf.gradients "
-                f"gives it for the trainable. Received: {grad!r}"
+                f"returns it for the trainable. Received: {grad!r}"
             )
         return super()._resource_apply_dense(grad, handle)
 
@@ -218,7 +220,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         if tf.executing_eagerly():
             return self._update_table(grad, handle, indices)
-        # Where the tables are, and not where the optimizer believes its variable is.
+        # The optimizer colocates its ops with the shadow. These ops belong where the tables are.
         graph = tf.compat.v1.get_default_graph()
         with graph.colocate_with(None, ignore_existing=True):
             return self._update_table(grad, handle, indices)
@@ -244,7 +246,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
                 after = [slot.read() for slot in step.slots.values()]
                 return step.read(), tf.concat(after, axis=-1) if after else slot_rows
 
-        # Workers that make the same graph have the same names.
+        # Workers that build the same graph get the same names, so that they share the slots.
         names = self.__dict__.setdefault("_names_in_tables", {})
         if id(params) not in names:
             name = f"{type(self).__name__} {next(params.v1_optimizers)}"

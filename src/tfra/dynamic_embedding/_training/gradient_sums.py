@@ -1,4 +1,4 @@
-"""Gradients of rows that wait for an optimizer's step, with `gradient_accumulation_steps`."""
+"""Sums of the gradients that `gradient_accumulation_steps` accumulates between updates of rows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfra.dynamic_embedding._saving.content import Content, content_types
 from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, params_text, rule_text
 
-# The engine adds gradients up by this step, and changes their sign.
+# The update rule of the table of sums: row -= gradient. So the table holds negative sums.
 _SUBTRACT = optimizers.SGD(learning_rate=1.0)
 
 
 class GradientSums:
-    """For each key that waits, the sum of its gradients.
+    """The sum of the accumulated gradients of each key, in a table of the engine.
 
     Args:
-        key_dtype: Of the keys.
-        value_dtype: Of the rows; sums are not narrower than float32.
+        key_dtype: The type of the keys.
+        value_dtype: The type of the values. Sums are at least float32.
         dim: The length of a row.
         name: A name for the table of sums.
     """
@@ -38,19 +38,19 @@ class GradientSums:
 
     @property
     def dtype(self) -> tf.DType:
-        """Of the sums."""
+        """The type of the sums."""
         return self._table.value_dtype
 
     def size(self) -> tf.Tensor:
-        """Returns the number of keys that wait."""
+        """Returns the number of keys that have a sum."""
         return self._table.size()
 
     def bind(self, optimizer: BoundOptimizer, step: tf.Tensor) -> list[Any]:
-        """Says whose sums these are; the first step forgets others. See `TableTraining.bind`."""
+        """Binds an optimizer, whose first step clears older sums. See `TableTraining.bind`."""
         return self._table.training.bind(optimizer, step, "rows")
 
     def add(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
-        """Adds gradients to the sums of their keys, which may repeat."""
+        """Adds gradients to the sums of their keys. Keys may repeat."""
         self._table.training.apply_gradients(
             keys,
             tf.cast(gradients, self.dtype),
@@ -61,12 +61,12 @@ class GradientSums:
         )
 
     def take(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns all keys and their sums, which are forgotten."""
+        """Returns all keys and their sums, and clears the sums."""
         keys, negative = self._table.export()
         with tf.control_dependencies([keys]):
             self._table.clear()
-        # In an order that does not depend on what was in the table before, or in another process:
-        # a norm of all rows would not be the same to the last bit.
+        # The order of an export depends on the history of the table, and the last bits of a norm
+        # over all rows depend on their order. Sorting makes such norms reproducible.
         numbers = keys
         if keys.dtype == tf.string:
             numbers = tf.strings.to_hash_bucket_fast(keys, tf.int64.max)
@@ -74,12 +74,12 @@ class GradientSums:
         return tf.gather(keys, order), -tf.gather(negative, order)
 
     def content(self) -> Content:
-        """Returns what is saved."""
+        """Returns what a checkpoint saves, as tensors by name."""
         keys, negative = self._table.export()
         return {"sum_keys": keys, "sums": negative}
 
     def restore(self, content: Content) -> list[Any]:
-        """Replaces all sums by what `content` returned, and returns the ops that do."""
+        """Replaces all sums by what `content` returned, and returns the ops that do so."""
         keys = content["sum_keys"]
         n = tf.size(keys)
         types = content_types(self._table.key_dtype, self.dtype)
@@ -103,9 +103,9 @@ def sum_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]
 
 
 def no_sums(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Content:
-    """Returns the content of sums of no keys."""
+    """Returns what `GradientSums.content` returns if there are no sums."""
     keys = tf.constant([], key_dtype)
     sums = tf.zeros([0, dim], arguments.compute_dtype(value_dtype))
-    # In a SavedModel these stand for any number: its files are written without asking them.
+    # The graph of a SavedModel must work for any number of sums, so the shapes are left open.
     free = tf.compat.v1.placeholder_with_default
     return {"sum_keys": free(keys, [None]), "sums": free(sums, [None, dim])}

@@ -1,7 +1,7 @@
-"""What optimizers of Keras 3 do differently for tables; `adoption.py` says how they come to it.
+"""The methods that optimizers of Keras 3 get to train tables; `adoption.py` adds them.
 
-The gradients of shadows are taken out of each step, clipped and decayed together with those of
-dense variables, and applied to the tables.
+A step separates the gradients of shadows from those of dense variables, clips and decays both
+together, and applies the gradients of shadows to the tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tfra.dynamic_embedding._training.shadow import TrainableWrapper
 from tfra.dynamic_embedding._training.slot_variables import TableOptimizer
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
-# Optimizers that the engine has a kernel for. Subclasses may do something else.
+# Optimizers that the engine has a kernel for. A subclass may compute another step, so it does not
+# count.
 _ENGINE_RULES = {
     keras.optimizers.SGD: engine.SGD,
     keras.optimizers.Adagrad: engine.Adagrad,
@@ -46,7 +47,7 @@ _ENGINE_RULES = {
     RowwiseAdagrad: engine.RowwiseAdagrad,
 }
 
-# Processes that run the same program on the tables of a server have optimizers of the same names.
+# Tells apart the optimizers of two processes that run the same program on the tables of a server.
 _WORKER = uuid.uuid4().hex
 
 
@@ -59,17 +60,18 @@ class TableGradient:
     values: tf.Tensor
 
     def summed(self) -> TableGradient:
-        """With each key once."""
+        """Returns the gradient with each key once."""
         keys, values = sum_gradients(self.keys, self.values)
         return TableGradient(self.shadow, keys, values)
 
 
-# Of classes that come before an optimizer's own, which mypy is not told of.
+# The base class of the mixins below. Any keeps mypy from checking their calls of super(), which
+# reach the class of an optimizer at run time.
 _Base: Any = object
 
 
 class _Step(threading.local):
-    """The tables' part of the step that a thread is taking: replicas are threads."""
+    """The gradients of tables in the current step of a thread. Each replica is a thread."""
 
     def __init__(self) -> None:
         self.given: list[TableGradient] = []
@@ -91,7 +93,7 @@ def _taking_step(gradients: list[TableGradient]) -> Iterator[None]:
 
 
 class _LossScale(float):
-    """A number that `tf.IndexedSlices` can be divided by."""
+    """A number by which `tf.IndexedSlices` can be divided too."""
 
     def __rtruediv__(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices):
@@ -101,14 +103,14 @@ class _LossScale(float):
 
 
 class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
-    """What optimizers of Keras do differently for tables. Comes before the optimizer's class."""
+    """Makes an optimizer of Keras train tables: a mixin, put before the optimizer's class."""
 
     plain_class: type
     bp_v2 = False
 
     @property
     def loss_scale_factor(self) -> _LossScale | None:
-        """As Keras has it."""
+        """The `loss_scale_factor` of Keras, by which gradients of tables can be divided too."""
         factor = self.__dict__.get("loss_scale_factor")
         return None if factor is None else _LossScale(factor)
 
@@ -127,21 +129,23 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         if tables:
             refuse_whole_variable(self.plain_class)
         gradients = list(tables.values())
-        # In a graph too, nothing is updated before it is known that all may be.
+        # Bind to all tables before any update, so that nothing is updated if one refuses.
         bindings = [op for gradient in gradients for op in self._bind(gradient.shadow)]
-        bound = [tf.group(*bindings)] if bindings else []  # One for all that wait.
+        bound = [tf.group(*bindings)] if bindings else []
         for shadow in self._take_expected():
             if id(shadow) not in tables:
                 shadow.warn_if_untrained()
         with tf.control_dependencies(bound), _taking_step(gradients):
             if bound:
-                tf.convert_to_tensor(self._iterations)  # Which Keras counts up after what reads it.
+                # Keras increments the step count after all ops that read it. This read waits for
+                # the bindings, so a step that a table refuses is not counted.
+                tf.convert_to_tensor(self._iterations)
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
 
     def _take_expected(self) -> list[TrainableWrapper]:
-        """Those that were looked up in the model that this one trains, since the last step."""
+        """Returns the shadows that the optimizer's model looked up since the last step."""
         expected = [shadow() for shadow in self.__dict__.pop("_expected_shadows", ())]
         return [shadow for shadow in expected if shadow is not None]
 
@@ -231,9 +235,9 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         params.update_rows(gradient.keys, update, row_optimizer.rule, add)
 
     def _bind(self, shadow: TrainableWrapper) -> list[Any]:
-        """The ops that say that this optimizer is about to train a table."""
+        """Binds this optimizer to a table, and returns the ops that do so."""
         params, bound_optimizer = shadow.params, self._bound_optimizer()
-        # Not `iterations`, which stays the same while gradients are accumulated.
+        # `iterations` would not do: it stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
         decays = self.weight_decay is not None and self._use_weight_decay(shadow)
         rule = self._rule_in_table(params, self.weight_decay if decays else None)
@@ -255,7 +259,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     def trains(
         self, params: TrainedVariable
     ) -> tuple[BoundOptimizer, CustomRule | EngineRule] | None:
-        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        """Returns its identity and its rule for a Variable, or None before its first step on it."""
         rule = self.__dict__.get("_rules_in_tables", {}).get(params)
         return None if rule is None else (self._bound_optimizer(), rule)
 
@@ -268,16 +272,16 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
 
 
 class ChecksTables(_Base):  # type: ignore[misc]
-    """What a LossScaleOptimizer does differently for tables."""
+    """Makes a LossScaleOptimizer accept gradients of tables."""
 
     def check_finite(self, grads: Any) -> Any:
-        """As Keras has it, which would make rows of all keys."""
+        """Checks that all gradients are finite; those of tables without making them dense."""
         grads = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         return super().check_finite(grads)
 
 
 def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer | None:
-    """Returns the engine's rule for an optimizer's step; None if it has no such rule."""
+    """Returns the update rule of the engine for an optimizer, or None if the engine has none."""
     rule = _ENGINE_RULES.get(optimizer.plain_class)
     if rule is None:
         return None
@@ -286,17 +290,18 @@ def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer 
     arguments = {name: getattr(optimizer, name) for name in names}
     try:
         return rule(**arguments, weight_decay=weight_decay)
-    except ValueError:  # Numbers that Keras takes and the engine does not.
+    except ValueError:  # Keras accepts some numbers that the engine rejects.
         return None
 
 
 def _table_gradient(shadow: TrainableWrapper, gradient: Any) -> TableGradient:
     if not isinstance(gradient, tf.IndexedSlices):
         if getattr(gradient, "shape", None) == (0, shadow.params.dim):
-            no_keys = tf.zeros([0], shadow.params.key_dtype)  # A tape was asked for zeros.
+            # A tape with unconnected_gradients="zero" returns zeros of the shape of the shadow.
+            no_keys = tf.zeros([0], shadow.params.key_dtype)
             return TableGradient(shadow, no_keys, gradient)
         raise TypeError(
-            f"The gradient of {shadow!r} must be tf.IndexedSlices, as a tape gives it. "
+            f"The gradient of {shadow!r} must be tf.IndexedSlices, as a tape returns it. "
             f"Received: {gradient!r}"
         )
     values, value_dtype = gradient.values, shadow.params.value_dtype
@@ -306,7 +311,7 @@ def _table_gradient(shadow: TrainableWrapper, gradient: Any) -> TableGradient:
 
 
 def _with_sums(gradient: TableGradient, steps: int) -> TableGradient:
-    """The mean of this gradient and of those that wait, which are forgotten."""
+    """Returns the mean of this gradient and the accumulated ones, and clears those."""
     sums = gradient.shadow.params.gradient_sums
     keys, values = sums.take()
     keys = tf.concat([gradient.keys, keys], axis=0)
@@ -315,7 +320,7 @@ def _with_sums(gradient: TableGradient, steps: int) -> TableGradient:
 
 
 def _in_all_replicas(gradient: TableGradient, update: Any) -> None:
-    """Calls update with the gradients of all replicas together."""
+    """Calls `update` once, with the gradients of all replicas together."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         update(gradient)

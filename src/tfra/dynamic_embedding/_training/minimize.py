@@ -1,4 +1,4 @@
-"""`minimize` and `compute_gradients`, which optimizers of Keras 3 have no more."""
+"""`minimize` and `compute_gradients`, which optimizers of Keras 2 had and those of Keras 3 lack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfra.dynamic_embedding._platform.tf import tf
 
 
 class Minimizes:
-    """What optimizers of Keras 2 had, for those that do not have it. Comes after all else."""
+    """Adds these methods to an optimizer: the last base class, so that its own methods win."""
 
     scale_loss: Any
     apply_gradients: Any
@@ -18,15 +18,15 @@ class Minimizes:
         """Computes the gradients of a loss, for `apply_gradients`.
 
         Args:
-            loss: A function without arguments, or a tensor that `tape` has seen.
-            var_list: Variables, or a function that returns them once the loss is known.
-            tape: The tape to be used.
+            loss: A function without arguments, or a tensor that `tape` has recorded.
+            var_list: Variables, or a function that returns them, called after `loss`.
+            tape: The gradient tape to use.
 
         Returns:
             A list of pairs of a gradient and its variable.
 
         Raises:
-            ValueError: If the loss is a tensor and there is no tape.
+            ValueError: If `loss` is a tensor and `tape` is None.
         """
         if callable(loss):
             with tape or tf.GradientTape() as tape:
@@ -34,24 +34,24 @@ class Minimizes:
         elif tape is None:
             raise ValueError(f"A `loss` that is a tensor needs its `tape`. Received: {loss!r}")
         variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-        scale = self.scale_loss(tf.ones_like(loss))  # Which is taken off when they are applied.
+        scale = self.scale_loss(tf.ones_like(loss))  # apply_gradients divides by the scale again.
         gradients = tape.gradient(loss, variables, output_gradients=scale)
         return list(zip(gradients, variables, strict=True))
 
     def minimize(self, loss: Any, var_list: Any, tape: Any = None, name: str | None = None) -> Any:
-        """Takes a step: computes the gradients of a loss and applies them.
+        """Takes one step: computes the gradients of a loss and applies them.
 
         Args:
-            loss: A function without arguments, or a tensor that `tape` has seen.
-            var_list: Variables, or a function that returns them once the loss is known.
-            tape: The tape to be used.
+            loss: A function without arguments, or a tensor that `tape` has recorded.
+            var_list: Variables, or a function that returns them, called after `loss`.
+            tape: The gradient tape to use.
             name: Not used.
 
         Returns:
-            The number of steps.
+            The number of steps taken so far.
 
         Raises:
-            ValueError: If the loss is a tensor and there is no tape.
+            ValueError: If `loss` is a tensor and `tape` is None.
         """
         del name
         self.apply_gradients(self.compute_gradients(loss, var_list, tape))

@@ -1,15 +1,15 @@
-"""Whether lookups are made to be trained, or only to be read."""
+"""The mode of a program: whether gradients can be taken of lookups."""
 
 from __future__ import annotations
 
 
 class ModelMode:
-    """The modes that lookups can be in.
+    """The modes of a program.
 
     Attributes:
         TRAIN: Gradients can be taken of lookups.
-        INFERENCE: Lookups only read.
-        CURRENT_SETTING: The mode of this program now.
+        INFERENCE: Lookups only read rows.
+        CURRENT_SETTING: The current mode.
     """
 
     TRAIN = "train"
@@ -18,7 +18,7 @@ class ModelMode:
 
 
 def enable_train_mode() -> None:
-    """Lets gradients be taken of lookups, which is the mode a program starts in."""
+    """Lets gradients be taken of lookups. This is the mode in which a program starts."""
     ModelMode.CURRENT_SETTING = ModelMode.TRAIN
 
 

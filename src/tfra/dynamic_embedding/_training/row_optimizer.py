@@ -1,8 +1,8 @@
-"""Any optimizer of Keras, run on a block of rows that were taken out of a table.
+"""Runs any optimizer of Keras on the rows of one batch.
 
-For optimizers that the engine has no kernel for, users' own among them. A copy of the optimizer
-believes that it updates one variable; that variable is a `Block`, which holds the rows of one step
-and no storage of its own, and so are the slots that it makes for the variable.
+This module serves optimizers that the engine has no kernel for, such as those that users write. It
+gives a copy of the optimizer one variable to update, which is a `Block`: it has the interface of a
+variable, but holds only the rows of one step. The slots of that variable are blocks too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tfra.dynamic_embedding._platform.keras import keras
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tables.rules import CustomRule, Slot
 
-# Their steps depend on statistics of the whole variable, which a batch of rows does not give.
+# The steps of these optimizers depend on statistics of the whole variable; a step sees one batch.
 _WHOLE_VARIABLE = ("Adafactor", "Lamb", "Muon")
 
 
 class _Live:
-    """A block's rows whenever they are used, as a variable of TensorFlow: not as they are now."""
+    """Reads the current rows of a block at each use, as a variable of TensorFlow does."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -45,10 +45,10 @@ for _name in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
 
 
 class Block(keras.Variable):  # type: ignore[misc]
-    """Rows of one step, with the interface of a variable."""
+    """The rows of one step, with the interface of a variable."""
 
     def __init__(self, elements: int, dtype: str, name: str, initializer: Any = "zeros") -> None:
-        # Not the constructor of the base class, which makes a variable of TensorFlow.
+        # The constructor of the base class is not called: it would make a variable of TensorFlow.
         self._name = self._path = name
         self._shape = (None, elements)
         self._dtype = dtype
@@ -63,12 +63,12 @@ class Block(keras.Variable):  # type: ignore[misc]
 
     @property
     def value(self) -> _Live:
-        """Stands in for a variable of TensorFlow."""
+        """What Keras uses as the variable of TensorFlow."""
         return _Live(self)
 
     @property
     def rows(self) -> tf.Tensor | None:
-        """The rows as they are now."""
+        """The current rows, or None between steps."""
         return self._value
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
@@ -76,7 +76,7 @@ class Block(keras.Variable):  # type: ignore[misc]
 
     @property
     def shape(self) -> tf.TensorShape:
-        """Of the rows, whose number changes."""
+        """The shape of the rows; between steps, their number is unknown."""
         return tf.TensorShape(self._shape) if self._value is None else self._value.shape
 
     def assign(self, value: Any) -> tf.Tensor:
@@ -97,7 +97,7 @@ class Block(keras.Variable):  # type: ignore[misc]
 
 
 class _OnBlocks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Comes between an optimizer's class and Keras' base class, and deals in blocks."""
+    """Makes an optimizer work on blocks: a class between the optimizer's own and Keras' base."""
 
     def assign(self, variable: Any, value: Any) -> None:
         variable.assign(value)
@@ -139,27 +139,27 @@ class _OnBlocks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 class RowOptimizer:
-    """An optimizer's step, as a function of rows.
+    """The step of an optimizer, as a function of rows.
 
     Args:
-        optimizer: The optimizer, whose hyper-parameters are read at each step.
-        cls: Its class.
+        optimizer: The optimizer. Its hyper-parameters are read at each step.
+        cls: The class of the optimizer.
         dim: The length of a row.
         dtype: The type of the arithmetic.
 
     Raises:
-        NotImplementedError: If its steps can't be taken row by row.
+        NotImplementedError: If the optimizer can't update rows independently of each other.
     """
 
     def __init__(self, optimizer: Any, cls: type, dim: int, dtype: str) -> None:
         refuse_whole_variable(cls)
         self._optimizer = optimizer
         self._dim = dim
-        self._lock = threading.Lock()  # Blocks are for one step at a time.
+        self._lock = threading.Lock()  # The blocks hold the rows of one step at a time.
         with tf.init_scope():
             self._copy, own = _copy_of(optimizer, cls, dtype)
             self._block = Block(dim, dtype, "rows")
-            # Some optimizers start slots from the variable.
+            # A slot that equals the probe after build() starts as a copy of the variable.
             probe = tf.fill([1, dim], tf.constant(0.4375, dtype))
             self._block.assign(probe)
             before = dict(vars(self._copy))
@@ -167,8 +167,8 @@ class RowOptimizer:
             self._slots = self._copy.slot_blocks
             self.slots = [self._describe(slot, probe) for slot in self._slots]
         self.rule = CustomRule(tuple(self.slots), dim)
-        # What is the optimizer's to change: hyper-parameters, and state that is not of one
-        # variable, such as Nadam's product.
+        # Each step copies these attributes from the optimizer: hyper-parameters, and state that
+        # does not belong to one variable, such as the momentum product of Nadam.
         now = vars(self._copy)
         built = {name for name in now if name not in before or now[name] is not before[name]}
         state = {name for name in built if _is_state(now[name])}
@@ -176,15 +176,19 @@ class RowOptimizer:
 
     def _describe(self, slot: Block, probe: tf.Tensor) -> Slot:
         if slot.elements not in (1, self._dim):
-            raise NotImplementedError(self._refusal(f"its slot {slot.name!r} has another shape"))
+            raise NotImplementedError(
+                self._refusal(f"its slot {slot.name!r} has neither 1 nor {self._dim} elements")
+            )
         if slot.rows is not None:
             if slot.elements != self._dim or not np.array_equal(slot.rows, probe):
                 raise NotImplementedError(self._refusal(f"it assigns {slot.name!r} in build()"))
-            return Slot(slot.name, slot.elements, float("nan"))  # Stands for the row's own value.
+            return Slot(slot.name, slot.elements, float("nan"))  # NaN means: a copy of the row.
         initial = np.asarray(slot.row_initializer((1, slot.elements), dtype="float32"))
         if np.any(initial != initial[0, 0]):
             raise NotImplementedError(
-                self._refusal(f"its slot {slot.name!r} does not start with one number everywhere")
+                self._refusal(
+                    f"its slot {slot.name!r} does not start with the same number in all elements"
+                )
             )
         return Slot(slot.name, slot.elements, float(initial[0, 0]))
 
@@ -194,7 +198,7 @@ class RowOptimizer:
     def step(
         self, gradients: tf.Tensor, rows: tf.Tensor, slots: tf.Tensor, learning_rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what the rows and their slots (n, all elements) are after one step."""
+        """Returns the rows `[n, dim]` and all their slots, side by side, after one step."""
         with self._lock:
             return self._step(gradients, rows, slots, learning_rate)
 
@@ -218,7 +222,7 @@ class RowOptimizer:
 
 
 def refuse_whole_variable(cls: type) -> None:
-    """Raises for optimizers whose steps depend on the whole variable."""
+    """Raises NotImplementedError if the steps of an optimizer depend on the whole variable."""
     for base in cls.__mro__:
         if base.__name__ in _WHOLE_VARIABLE:
             raise NotImplementedError(
@@ -233,15 +237,17 @@ def _is_state(value: Any) -> bool:
 
 
 def _copy_of(optimizer: Any, cls: type, dtype: str) -> tuple[Any, set[str]]:
-    """An optimizer that deals in blocks, and the names of the attributes that are the user's.
+    """Returns a copy of an optimizer that works on blocks, and the names of the copied attributes.
 
-    It has those of the other one, but for what Keras' base class keeps. Not made from the config,
-    which users' optimizers may not have all in.
+    All attributes are copied except those of Keras' base class. The copy is not made from the
+    config, because the config of a user's optimizer may be incomplete.
     """
     on_blocks = type(f"{cls.__name__}OnBlocks", (cls, _OnBlocks), {})
     copy: Any = object.__new__(on_blocks)
-    keras.optimizers.Optimizer.__init__(copy, learning_rate=0.001)  # An argument of each step.
-    vars(copy).update(slot_blocks=[], row_dtype=dtype, parent=optimizer)  # Not to be tracked.
+    # The learning rate is not used: each step gets it as an argument.
+    keras.optimizers.Optimizer.__init__(copy, learning_rate=0.001)
+    # Keras tracks what setattr sets, so these bypass it.
+    vars(copy).update(slot_blocks=[], row_dtype=dtype, parent=optimizer)
     own = {name for name in vars(optimizer) if name not in vars(copy)}
     vars(copy).update({name: vars(optimizer)[name] for name in own})
     return copy, own

@@ -9,10 +9,10 @@ from tfra.dynamic_embedding._platform.keras import keras
 
 @keras.saving.register_keras_serializable(package="tfra")
 class RowwiseAdagrad(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Adagrad whose rate falls for a row as a whole, by the mean of its squared gradients.
+    """Adagrad with one accumulator for each row, which sums the mean of the squared gradient.
 
-    A row then carries one number more instead of twice as many, which is why it is popular for
-    large embeddings. Rows of dense variables are taken along their first dimension.
+    The slot of a row is one number instead of `dim` numbers, which saves memory for large
+    embeddings. The rows of a dense variable are along its first dimension.
 
     Example:
     >>> optimizer = tfra.dynamic_embedding.keras.optimizers.RowwiseAdagrad(0.1)
@@ -21,9 +21,9 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     Args:
         learning_rate: A float, a schedule of Keras, or a callable. Defaults to `0.001`.
-        initial_accumulator_value: Where the sum of squares starts. Defaults to `0.1`.
-        epsilon: Added under the root. Defaults to `1e-7`.
-        **kwargs: Those of `keras.optimizers.Optimizer`.
+        initial_accumulator_value: The initial value of the accumulator. Defaults to `0.1`.
+        epsilon: A number that is added under the square root. Defaults to `1e-7`.
+        **kwargs: The arguments of `keras.optimizers.Optimizer`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):  # type: ignore[misc]
         ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Takes a step on one dense variable."""
+        """Takes one step on a dense variable."""
         ops = keras.ops
         accumulator = self._accumulators[self._get_variable_index(variable)]
         gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)

@@ -1,4 +1,4 @@
-"""Slots of optimizers, which are in the rows of tables, seen as if they were Variables."""
+"""The slots of an optimizer in the rows of a table, readable like Variables."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
 
 class TableOptimizer:
-    """An optimizer that trains tables, as slots know it."""
+    """What slot variables need of an optimizer that trains tables."""
 
     def trains(
         self, params: TrainedVariable
     ) -> tuple[BoundOptimizer, CustomRule | EngineRule] | None:
-        """Returns as whom and by which rule it trains a Variable; None if it has not yet."""
+        """Returns its identity and its rule for a Variable, or None before its first step on it."""
         raise NotImplementedError
 
 
 class SlotVariable:
-    """A slot that an optimizer has in the rows of a `Variable`, to be read.
+    """A slot of an optimizer in the rows of a `Variable`, which can be read but not written.
 
     `Variable.get_slot_variables` returns them.
 
     Attributes:
-        params: The `Variable` in whose rows it is.
-        name: The name of the Variable, a slash, and that of the slot.
-        slot_name: The optimizer's name for it.
-        dim: How many numbers it has in each row.
+        params: The `Variable` whose rows contain the slot.
+        name: The name of the Variable, a slash, and the name of the slot.
+        slot_name: The name that the optimizer gives to the slot.
+        dim: The number of elements that the slot has in each row.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SlotVariable:
         self.dim = slot.elements
         self._optimizer, self._rule = optimizer, rule
         self._first = sum(slot.elements for slot in rule.slots[:number])
-        # What has not been written yet is the row itself.
+        # In such a slot NaN means that it was not written yet: it still equals the row.
         self._starts_from_row = isinstance(rule, CustomRule) and math.isnan(slot.initial)
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class SlotVariable:
 
     @property
     def value_dtype(self) -> tf.DType:
-        """The dtype of the numbers: not narrower than float32, whatever that of the rows is."""
+        """The dtype of the slot: at least float32, whatever the dtype of the values is."""
         return arguments.compute_dtype(self.params.value_dtype)
 
     def lookup(self, keys: Any, name: str | None = None) -> tf.Tensor:
@@ -72,12 +72,12 @@ class SlotVariable:
             name: A name for the operation (optional).
 
         Returns:
-            A tensor of shape `keys.shape + [dim]`; of missing keys, what a new row starts with.
+            A tensor of shape `keys.shape + [dim]`. Missing keys get the initial slot of a new row.
 
         Raises:
             TypeError: If `keys` are not of the key type.
             tf.errors.FailedPreconditionError: If the optimizer has not taken its first step, or
-                another trains the Variable now.
+                another optimizer trains the Variable now.
         """
         keys = arguments.keys_tensor(keys, self.key_dtype)
         rows, slots = self.params.lookup_slots(keys, self._optimizer, self._rule)
@@ -87,7 +87,7 @@ class SlotVariable:
         return tf.identity(slot, name=name)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns all keys, and the slot in their rows.
+        """Returns all keys and their slots.
 
         Args:
             name: A name for the operation (optional).
@@ -99,7 +99,7 @@ class SlotVariable:
         return keys, self.lookup(keys, name=name)
 
     def size(self, name: str | None = None) -> tf.Tensor:
-        """Returns the number of keys: each row has its slots.
+        """Returns the number of keys of the Variable, all of which have the slot.
 
         Args:
             name: A name for the operation (optional).
@@ -108,10 +108,12 @@ class SlotVariable:
 
 
 def slot_variables_of(params: TrainedVariable, optimizer: Any) -> list[SlotVariable]:
-    """Returns the slots that an optimizer has in the rows of a Variable, none if it trains others.
+    """Returns the slots that an optimizer has in the rows of a Variable.
+
+    The list is empty if the optimizer has not trained this Variable.
 
     Raises:
-        TypeError: If it is not an optimizer of Keras 3 or of `tf.compat.v1.train`.
+        TypeError: If `optimizer` is not an optimizer of Keras 3 or of `tf.compat.v1.train`.
     """
     if not isinstance(optimizer, (keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer)):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What training asks of a variable: the interface between shadows, optimizers and `Variable`."""
+"""The interface by which shadows and optimizers use a `Variable`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TrainedVariable(abc.ABC):
     """A variable whose rows optimizers can update. `Variable` implements it.
 
     Attributes:
-        trainable: Whether optimizers update it.
-        bp_v2: Whether they add to rows instead of setting them.
-        trained_by: The class of the optimizer that was last seen to train it.
-        shadows: The shadows that were made by the user, by name.
-        v1_optimizers: Numbers for the optimizers of `tf.compat.v1` that train it.
+        trainable: Whether optimizers update the rows.
+        bp_v2: Whether optimizers add to rows instead of assigning them.
+        trained_by: The name of the class of the optimizer that last trained the variable.
+        shadows: The shadows that the user made, by name.
+        v1_optimizers: Gives each optimizer of `tf.compat.v1` that trains the variable a number.
     """
 
     trainable: bool
@@ -52,11 +52,11 @@ class TrainedVariable(abc.ABC):
     @property
     @abc.abstractmethod
     def gradient_sums(self) -> GradientSums:
-        """The gradients that wait for a step of an optimizer that accumulates them."""
+        """The sums of gradients, for an optimizer that accumulates them."""
 
     @abc.abstractmethod
     def lookup(self, keys: Any, return_exists: bool = False, name: str | None = None) -> Any:
-        """Looks up rows, and stores nothing."""
+        """Looks up rows. Missing keys are not inserted."""
 
     @abc.abstractmethod
     def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
@@ -72,13 +72,13 @@ class TrainedVariable(abc.ABC):
         training: bool = False,
         max_norm: float = 0.0,
     ) -> tf.Tensor:
-        """Combines the rows of each of several runs of keys."""
+        """Combines the rows of each bag of keys; see `Bags`."""
 
     @abc.abstractmethod
     def lookup_slots(
         self, keys: tf.Tensor, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows and all slots of some keys, initial ones where they are missing."""
+        """Returns the values and slots of keys. Missing keys get initial ones."""
 
     @abc.abstractmethod
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,7 +90,7 @@ class TrainedVariable(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
-        """Says that an optimizer is about to take a step."""
+        """Binds an optimizer that is about to take a step; see `TableTraining.bind`."""
 
     @abc.abstractmethod
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
@@ -104,7 +104,7 @@ class TrainedVariable(abc.ABC):
         rule: CustomRule,
         add: bool,
     ) -> Any:
-        """Has a function compute new rows and slots from old ones."""
+        """Replaces rows and slots by what a function computes from them."""
 
     @abc.abstractmethod
     def content(self) -> Content:
@@ -112,7 +112,7 @@ class TrainedVariable(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, content: Content) -> Any:
-        """Replaces what is in the variable by what `content` returned."""
+        """Replaces the content of the variable by what `content` returned."""
 
     @abc.abstractmethod
     def get_slot_variables(self, optimizer: Any) -> list[Any]:

@@ -1,1 +1,1 @@
-"""Rules for which rows leave a Variable."""
+"""Policies that restrict the number of keys of a Variable."""

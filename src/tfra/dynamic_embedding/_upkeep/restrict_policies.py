@@ -1,4 +1,4 @@
-"""Rules for which keys a Variable keeps when it has too many: `restrict_policy`."""
+"""The classes for `restrict_policy`: which keys a Variable keeps when it has too many."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving.content import FIRST_PART, content_of
 from tfra.dynamic_embedding._tables.hash_table import HashTable
 
-_PART = 65_536  # Rows that a policy of the user's is shown at a time.
+_PART = 65_536  # The number of rows that `score` gets in one call.
 
 
 class RestrictedVariable(Protocol):
-    """What policies ask of a `Variable`."""
+    """The interface of a `Variable` that policies need."""
 
     keeps_metadata: bool
 
@@ -33,22 +33,22 @@ class RestrictedVariable(Protocol):
         """The tables, one on each device."""
 
     def size(self, index: int | None = None) -> tf.Tensor:
-        """Returns the number of keys, of all tables or of one."""
+        """Returns the number of keys in all tables, or in one."""
 
     def touch(self, keys: Any) -> Any:
-        """Notes that keys were seen now."""
+        """Records that keys were seen now."""
 
     def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the time of the last write and the number of writes of keys, and which exist."""
 
 
 class RestrictPolicy:
-    """Base class of the rules for which keys a `Variable` keeps.
+    """Base class of the policies that decide which keys a `Variable` keeps.
 
-    A rule of your own needs a `score`: restriction keeps the keys with the highest ones. It is
-    called with a part of the rows at a time. For a rule that watches which keys are trained,
-    override `apply_update` too, which every optimizer step calls; and for one that works in another
-    way altogether, `apply_restriction`.
+    A policy of your own needs a method `score`: restriction keeps the keys with the highest scores.
+    The method is called with a part of the rows at a time. Override `apply_update` too if the
+    policy needs to know which keys are trained: every optimizer step calls it. A policy without
+    scores can override `apply_restriction` instead.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -63,13 +63,13 @@ class RestrictPolicy:
     [2]
 
     Args:
-        var: The `Variable` to be restricted.
+        var: The `Variable` to restrict.
 
     Raises:
-        TypeError: If it is not a `Variable`.
+        TypeError: If `var` is not a `Variable`.
     """
 
-    # Whether the engine notes which keys are trained, in their rows.
+    # Whether the policy uses the metadata of keys, which the engine keeps in the rows.
     kept_by_engine = False
 
     def __init__(self, var: RestrictedVariable) -> None:
@@ -78,7 +78,7 @@ class RestrictPolicy:
         self.var = var
 
     def apply_update(self, ids: Any) -> Any:
-        """Notes that keys appear in training.
+        """Records that keys appear in training.
 
         Args:
             ids: A tensor of keys.
@@ -89,14 +89,14 @@ class RestrictPolicy:
         return None
 
     def score(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """Says how much keys are worth: those with the highest scores stay.
+        """Returns the scores of keys. Restriction keeps the keys with the highest scores.
 
         Args:
             keys: `[n]`, a part of the keys of one table.
-            values: `[n, dim]`, their rows.
+            values: `[n, dim]`, their values.
 
         Returns:
-            A tensor of `[n]` numbers of any dtype. NaN is lower than all others.
+            A tensor of `[n]` numbers of any dtype. NaN is the lowest score.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must have a method `score(keys, values)`, or override "
@@ -104,16 +104,16 @@ class RestrictPolicy:
         )
 
     def apply_restriction(self, num_reserved: int, **kwargs: Any) -> Any:
-        """Removes the keys that are worth least.
+        """Removes the keys with the lowest scores.
 
         Args:
-            num_reserved: int. Number of remained keys after restriction; divided among the tables.
+            num_reserved: int. The number of keys to keep, divided among the tables.
             **kwargs: (Optional) reserved keyword arguments.
-                trigger: int. The triggered threshold to execute restriction. Default equals to
+                trigger: int. Nothing is removed unless there are more keys than this. Defaults to
                     `num_reserved`.
 
         Returns:
-            A tensor: the number of keys that left.
+            A tensor: the number of removed keys.
 
         Raises:
             TypeError: If a number is not an integer, or a keyword is unknown.
@@ -138,7 +138,7 @@ class RestrictPolicy:
         return table.evict(tf.gather(keys, worst))
 
     def _scores(self, table: HashTable) -> tuple[tf.Tensor, tf.Tensor]:
-        """The keys of a table and their scores, from a part of the rows at a time."""
+        """Returns the keys of a table and their scores, computed for a part at a time."""
 
         def part(cursor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             keys, values, cursor = table.export_part(cursor, _PART)
@@ -176,12 +176,12 @@ class RestrictPolicy:
         return None
 
     def get_config(self) -> dict[str, Any]:
-        """Returns nothing: Keras, which saves the class's name with a layer, asks for it."""
+        """Returns an empty config, which Keras needs to save a policy with a layer."""
         return {}
 
 
 class _EnginePolicy(RestrictPolicy):
-    """Ranks keys by what the engine notes in their rows at every update."""
+    """Ranks keys by their metadata, which the engine updates with every write."""
 
     kept_by_engine = True
     ranking = ""
@@ -190,16 +190,16 @@ class _EnginePolicy(RestrictPolicy):
         super().__init__(var)
         if not var.keeps_metadata:
             raise ValueError(
-                f"Rows of {var.name!r} don't carry when and how often they were updated: expected "
-                f"a Variable made with restrict_policy={type(self).__name__}, received {var!r}"
+                f"Keys of {var.name!r} have no metadata: expected a Variable made with "
+                f"restrict_policy={type(self).__name__}, received {var!r}"
             )
 
     def apply_update(self, ids: Any) -> Any:
-        """Notes that keys were seen, as an optimizer step does by itself.
+        """Records that keys were seen. Optimizer steps do so by themselves.
 
         Args:
-            ids: A tensor of keys. Those that are not there, and are let in, get a row with their
-                initial value. Of equal keys one counts.
+            ids: A tensor of keys. Equal keys count once. Missing keys that admission lets in get
+                their initial row.
 
         Returns:
             An operation to update the status.
@@ -213,8 +213,8 @@ class _EnginePolicy(RestrictPolicy):
 class TimestampRestrictPolicy(_EnginePolicy):
     """Keeps the keys that were updated last.
 
-    Times are in seconds. Of keys updated in the same second, those updated more often stay. They
-    are saved and restored with the rows, and are kept up to date by training.
+    Times are in seconds. Among keys updated in the same second, those updated more often stay.
+    Training updates the times, and checkpoints save them with the rows.
 
     Example:
     >>> de = tfra.dynamic_embedding
@@ -228,7 +228,7 @@ class TimestampRestrictPolicy(_EnginePolicy):
     [3]
 
     Args:
-        var: The `Variable` to be restricted.
+        var: The `Variable` to restrict.
     """
 
     ranking = "newest"
@@ -244,31 +244,30 @@ class TimestampRestrictPolicy(_EnginePolicy):
 class FrequencyRestrictPolicy(_EnginePolicy):
     """Keeps the keys that were updated most often.
 
-    An optimizer step counts once for each key of its batch. Of keys with the same number, those
-    updated last stay. The numbers are saved and restored with the rows, and are kept up to date by
-    training.
+    An optimizer step counts once for each key of its batch. Among keys with the same count, those
+    updated last stay. Training updates the counts, and checkpoints save them with the rows.
 
     Args:
-        var: The `Variable` to be restricted.
+        var: The `Variable` to restrict.
     """
 
     ranking = "most_frequent"
 
     @property
     def status(self) -> PolicyStatus:
-        """How often each key was updated."""
+        """The number of updates of each key."""
         return PolicyStatus(self.var, "frequency", 1)
 
     freq_var = status
 
 
 class PolicyStatus:
-    """What the rows of a Variable know of their updates, to be read like a Variable of dim 1.
+    """The times or the counts of a Variable's metadata, readable like a Variable of dim 1.
 
     Args:
-        var: The `Variable` whose rows these are.
-        what: Its name.
-        column: Which of the two numbers of a row.
+        var: The `Variable`.
+        what: The name of the status.
+        column: 0 for the times of the last writes, 1 for the counts of writes.
     """
 
     dim = 1
@@ -285,11 +284,11 @@ class PolicyStatus:
         return self._var.size(index)
 
     def lookup(self, keys: Any, return_exists: bool = False) -> Any:
-        """Returns the numbers of keys, 0 for those that are not there.
+        """Returns the times or counts of keys; 0 for missing keys.
 
         Args:
             keys: Keys of any shape.
-            return_exists: if True, returns an additional Tensor which tells which keys are there.
+            return_exists: if True, returns an additional Tensor which tells which keys exist.
 
         Returns:
             An int32 tensor `keys.shape + [1]`; with `return_exists` a pair.
@@ -302,15 +301,15 @@ class PolicyStatus:
         return (numbers, metadata[2]) if return_exists else numbers
 
     def export(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns all keys and their numbers, `[n]` and `[n, 1]`."""
+        """Returns all keys and their times or counts, `[n]` and `[n, 1]`."""
         content = content_of(self._var.tables)
         numbers = content["metadata"][:, self._column :][:, :1]
-        # Beyond what an int32 holds.
+        # The content holds uint32 numbers as int32: those above its maximum are negative.
         return content["keys"], tf.where(numbers < 0, tf.int32.max, numbers)
 
 
 def restrict_numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Returns how many keys stay, and of how many on the others go."""
+    """Returns the number of keys to keep, and the number above which keys are removed."""
     unknown = set(kwargs) - {"trigger"}
     if unknown:
         raise TypeError(f"`restrict` takes `trigger`. Received: {sorted(unknown)}")
@@ -320,10 +319,10 @@ def restrict_numbers(num_reserved: Any, kwargs: dict[str, Any]) -> tuple[int, in
 
 
 def _sortable(scores: Any) -> tf.Tensor:
-    """Returns numbers in the same order that can be compared: int64, or float64 without NaN."""
+    """Converts scores to int64, or to float64 without NaN, in the same order."""
     scores = tf.reshape(tf.convert_to_tensor(scores), [-1])
     if scores.dtype == tf.uint64:
-        # The larger half of them becomes the positive one.
+        # Subtracting 2**63 maps the range of uint64 to that of int64, in the same order.
         return tf.bitcast(scores - tf.constant(2**63, tf.uint64), tf.int64)
     if scores.dtype.is_integer or scores.dtype.is_bool:
         return tf.cast(scores, tf.int64)
@@ -332,20 +331,20 @@ def _sortable(scores: Any) -> tf.Tensor:
 
 
 def _shares(keep: int, tables: int) -> list[int]:
-    """How many keys each table keeps."""
+    """Returns the number of keys that each table keeps."""
     return [keep // tables + (i < keep % tables) for i in range(tables)]
 
 
 def needs_metadata(restrict_policy: Any) -> bool:
-    """Whether rows must carry the time and the number of updates."""
+    """Whether a policy needs metadata: the time of the last write and the count of writes."""
     return bool(getattr(restrict_policy, "kept_by_engine", False))
 
 
 def make_policy(restrict_policy: Any, variable: RestrictedVariable) -> Any:
-    """Makes the policy of a Variable from what a user gave.
+    """Makes the policy of a Variable from the argument `restrict_policy`.
 
     Raises:
-        TypeError: If it is not a class of policies.
+        TypeError: If the argument is not a class of policies.
     """
     if restrict_policy is None:
         return None

@@ -1,4 +1,4 @@
-"""Variables by name."""
+"""`get_variable`: finds a Variable by its name, or makes one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfra.dynamic_embedding._tables.partitions import default_partition_fn
 from tfra.dynamic_embedding._variable.same_arguments import same
 from tfra.dynamic_embedding._variable.variable import GraphKeys, Variable, device_list
 
-# Those made eagerly. Those of a graph are in its collection, and go with it.
+# The Variables made in eager mode. A graph has its Variables in a collection, which it owns.
 _eager_variables: dict[str, Variable] = {}
 
 
@@ -39,8 +39,8 @@ def get_variable(
 ) -> Variable:
     """Gets a `Variable` object with this name if it exists, or creates a new one.
 
-    In a graph, names are those of the current `tf.compat.v1.variable_scope`, whatever it says of
-    reuse.
+    The name of the current `tf.compat.v1.variable_scope` is put before `name`. The `reuse` of the
+    scope has no effect.
 
     Example:
     >>> first = tfra.dynamic_embedding.get_variable("films", dim=8)
@@ -53,25 +53,25 @@ def get_variable(
         value_dtype: the type of the value tensors.
         dim: the length of the value array for each key.
         devices: the list of devices holding the tables. One table will be created on each device.
-        partitioner: partition function of keys, return the partition index for each key.
+        partitioner: a function that returns the index of the table of each key.
         shared_name: Not used.
         initializer: The value to use if a key is missing; see `Variable`.
-        trainable: whether optimizers update it.
+        trainable: whether optimizers update the rows.
         checkpoint: if True, the contents are saved to and restored from checkpoints.
-        init_size: room for so many keys, divided among the tables.
+        init_size: the number of keys to reserve memory for, divided among the tables.
         kv_creator: makes the tables; see `KVCreator`.
         restrict_policy: a policy to restrict the number of keys; see `Variable`.
-        bp_v2: whether optimizers update rows by adding to them instead of setting them.
+        bp_v2: whether optimizers update rows by adding to them instead of assigning them.
         admission: which keys may enter; see `Variable`.
-        ttl: seconds after which a row has expired; see `Variable`.
-        min_norm: the L2 norm below which a row has expired; see `Variable`.
+        ttl: seconds without an update after which a row expires; see `Variable`.
+        min_norm: rows with a smaller L2 norm expire; see `Variable`.
         short_file_name: Not used.
 
     Returns:
         A `Variable` object.
 
     Raises:
-        ValueError: If the variable exists and its parameters are others.
+        ValueError: If the variable exists and was made with other arguments.
     """
     del short_file_name
     with _lock:
@@ -109,7 +109,7 @@ def _get_or_create(name: str, **arguments: Any) -> Variable:
     if graph is None:
         existing = _eager_variables.get(name)
     else:
-        # A graph that was imported has the names only.
+        # The collection of an imported graph contains only names.
         collected = graph.get_collection(GraphKeys.DYNAMIC_EMBEDDING_VARIABLES)
         variables = [v for v in collected if isinstance(v, Variable)]
         existing = next((v for v in variables if v.requested_name == name), None)

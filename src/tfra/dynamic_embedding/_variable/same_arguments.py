@@ -1,4 +1,4 @@
-"""Whether two arguments mean the same: for variables that are asked for once more."""
+"""Compares the arguments of `get_variable` with those of the existing Variable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfra.dynamic_embedding._tables.creators import KVCreator
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two arguments mean the same, as far as that can be told."""
+    """Whether two arguments mean the same, as far as this can be decided."""
     if one is other or (isinstance(one, Admission) and one == other):
         return True
     if isinstance(one, KVCreator):
         return type(one) is type(other) and one.config == other.config
-    # A class of initializers means one of them, made without arguments.
+    # A class of initializers means an instance made without arguments.
     one, other = (it() if isinstance(it, type) else it for it in (one, other))
     if hasattr(one, "get_config") and hasattr(other, "get_config"):
         return type(one) is type(other) and one.get_config() == other.get_config()
@@ -33,7 +33,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _same_function(one: Any, other: Any) -> bool:
-    """Whether functions do the same: one that is made anew for each call does as before."""
+    """Whether two functions do the same: a lambda in a loop is a new object each time."""
     if isinstance(one, functools.partial):
         return (
             _same_function(one.func, other.func)
@@ -63,12 +63,12 @@ def _same_by_name(ones: dict[str, Any], others: dict[str, Any]) -> bool:
 
 def _code(function: Any) -> tuple[Any, ...]:
     code = function.__code__
-    # Of functions within, the code counts, not where they were made.
+    # Compare inner functions by their code only, not by where they are in the source.
     constants = [c.co_code if inspect.iscode(c) else c for c in code.co_consts]
     return code.co_code, constants, code.co_names
 
 
 def _captured(function: Any) -> list[Any]:
-    """What a function has from where it was made, but for itself."""
+    """Returns the variables that a function captures, except the function itself."""
     captured = inspect.getclosurevars(function).nonlocals.values()
     return [value for value in captured if value is not function]

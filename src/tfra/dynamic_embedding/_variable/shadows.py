@@ -1,4 +1,4 @@
-"""The shadow of a Variable: one for eager mode and functions, one for each graph of TF1 style."""
+"""Finds the shadow of a Variable: one for eager mode and functions, one per graph of TF1 style."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _making = threading.RLock()
 
 
 def shadow_of(params: Any) -> TrainableWrapper:
-    """Returns the shadow of a Variable, which is made at the first call.
+    """Returns the shadow of a Variable. The first call makes it.
 
-    In a graph of TF1 style, the shadow is one of the graph's trainable variables. A shadow is
-    returned as it is.
+    In a graph of TF1 style, the shadow is one of the graph's trainable variables. If `params` is a
+    shadow already, it is returned unchanged.
     """
     params = only_one(params)
     if isinstance(params, TrainableWrapper):
         return params
     check_params(params)
-    with tf.init_scope():  # A branch of tf.cond has a graph of its own, within that of TF1 style.
+    # In a branch of tf.cond, which has its own graph, init_scope returns to the outer graph.
+    with tf.init_scope():
         graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
     with _making:
         found = params.shadow_of_graph.get(graph)
@@ -33,7 +34,8 @@ def shadow_of(params: Any) -> TrainableWrapper:
             if graph is None:
                 found = ShadowVariable(params, name)
             else:
-                # On the worker that makes the lookups, whatever device functions place variables.
+                # A device function may place variables elsewhere. The shadow belongs on the worker
+                # that makes the lookups.
                 with tf.init_scope(), tf.device(None):
                     found = GraphTrainableWrapper(params, name)
             found._params = weakref.ref(params)  # The Variable holds its shadow, not the reverse.
@@ -42,5 +44,5 @@ def shadow_of(params: Any) -> TrainableWrapper:
 
 
 def only_one(params: Any) -> Any:
-    """Returns what a list of one holds, and anything else as it is."""
+    """Returns the element of a list of length 1, and anything else unchanged."""
     return params[0] if isinstance(params, (list, tuple)) and len(params) == 1 else params

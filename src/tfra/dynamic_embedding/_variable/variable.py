@@ -1,4 +1,4 @@
-"""A variable whose rows are found by key, in one table or several."""
+"""`Variable`: rows that are found by key, in one table or several."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ from tfra.dynamic_embedding._variable.variable_sums import VariableSums
 from tfra.dynamic_embedding._variable.variable_training import VariableTraining
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
-DEFAULT_DEVICE = "/CPU:0"  # Of the machine that a surrounding tf.device says, if there is one.
+DEFAULT_DEVICE = "/CPU:0"  # A surrounding tf.device may add the machine.
 _unnamed = itertools.count()
 
 
 class GraphKeys:
-    """Names of the collections that a `Variable` made in a graph is in."""
+    """Names of the graph collections to which a `Variable` adds itself."""
 
     DYNAMIC_EMBEDDING_VARIABLES = "dynamic_embedding_variables"
     TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES = "trainable_dynamic_embedding_variables"
 
 
 class _TrainableStore(dict[str, Any]):
-    """The trainables of a Variable by name, for programs written for TFRA."""
+    """The shadows of a Variable by name, for programs written for TFRA."""
 
     def __init__(self, variable: Variable) -> None:
         super().__init__(variable.shadows)
@@ -82,9 +82,9 @@ class _TrainableStore(dict[str, Any]):
 class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     """A variable of rows that are found by key, with no fixed vocabulary.
 
-    A key gets a row of its own when it is first written. Looking up a key that is not there gives
-    its initial value and stores nothing. Random initial values are a function of the initializer's
-    seed and the key: the same whatever the batch, the order or the number of tables.
+    A key gets a row of its own when it is first written. Looking up a missing key returns its
+    initial value and stores nothing. Random initial values are a function of the initializer's
+    seed and the key: they do not depend on the batch, the order or the number of tables.
 
     Example:
     >>> variable = tfra.dynamic_embedding.Variable(dim=2, initializer=-1.0)
@@ -97,25 +97,24 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         value_dtype: the type of the value tensors.
         dim: the length of the value array for each key.
         devices: the list of devices holding the tables. One table will be created on each device.
-        partitioner: partition function of keys, which gives the index of the table for each key:
-            called with the keys and the number of tables.
+        partitioner: a function that returns the index of the table of each key. It is called with
+            the keys and the number of tables.
         shared_name: Not used.
         name: A name for the variable.
         initializer: The value to use if a key is missing: a number, an array, an initializer of
-            TensorFlow or Keras or its class, or a callable that is given a shape (and a dtype, if
-            it takes one). The last kind is called for missing keys only, each time they are looked
-            up. `None` stands for 0.
-        trainable: whether optimizers update it.
+            TensorFlow or Keras or its class, or a callable that takes a shape (and, if it can, a
+            dtype). A callable is called for missing keys only, each time they are looked up.
+            `None` means 0.
+        trainable: whether optimizers update the rows.
         checkpoint: if True, the contents are saved to and restored from checkpoints.
-        init_size: room for so many keys from the beginning, divided among the tables.
+        init_size: the number of keys to reserve memory for, divided among the tables.
         kv_creator: a `KVCreator`, which makes the tables; `CuckooHashTable`s by default.
-        restrict_policy: the rule of `restrict`: a subclass of `RestrictPolicy`, such as
-            `TimestampRestrictPolicy` and `FrequencyRestrictPolicy`.
-        bp_v2: whether optimizers update rows by adding to them instead of setting them.
-        admission: which keys may enter when they are trained: one of `tfra.admission`, or None for
-            all.
-        ttl: seconds after which a row that was not updated has expired; see `expire`.
-        min_norm: the L2 norm below which a row has expired; see `expire`.
+        restrict_policy: the policy of `restrict`: a subclass of `RestrictPolicy`, such as
+            `TimestampRestrictPolicy` or `FrequencyRestrictPolicy`.
+        bp_v2: whether optimizers update rows by adding to them instead of assigning them.
+        admission: the rule for which keys training may insert, of `tfra.admission`; None for all.
+        ttl: seconds without an update after which a row expires; see `expire`.
+        min_norm: rows with a smaller L2 norm expire; see `expire`.
         short_file_name: Not used.
 
     Raises:
@@ -177,7 +176,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             zero = "" if self._value_dtype == tf.string else 0
             row = constant_row(zero, self._value_dtype, (self._dim,)).row
             initial = ConstantRow(row, external=True)
-        # Whether rows carry the time of the last update and the number of updates.
+        # Whether keys have the time of the last write and the number of writes.
         self.keeps_metadata = (
             needs_metadata(restrict_policy) or ttl is not None or min_norm is not None
         )
@@ -199,14 +198,14 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self._sums = self._no_dependency(sums)
         self._use(Partitions(tables, partitioner), None)
         self._use(self._partitions, make_policy(restrict_policy, self))
-        # Its shadow in each graph of TF1 style; that of all other places is under None.
+        # The shadow in each graph of TF1 style. The shadow for everything else has the key None.
         self.shadow_of_graph = self._no_dependency({})
         self.shadows = self._no_dependency(weakref.WeakValueDictionary())
-        self.v1_optimizers = itertools.count()  # Numbers of those of tf.compat.v1 that train it.
+        self.v1_optimizers = itertools.count()
         self._add_to_graph()
 
     def _use(self, partitions: Partitions, policy: Any) -> None:
-        """Makes the parts that work on these tables."""
+        """Makes the parts of the Variable that work on these tables."""
         rows = VariableRows(partitions, self._computed, self.admission is not None)
         self._partitions = self._no_dependency(partitions)
         self._rows = self._no_dependency(rows)
@@ -214,21 +213,21 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self._training = self._no_dependency(VariableTraining(partitions, rows, policy))
 
     def _seed_name(self) -> str:
-        """What stands in for a seed: variables without a name of their own are counted."""
+        """Returns the name of which a missing seed is made. Default names get a number."""
         if self._name != DEFAULT_NAME:
             return self._name
         return f"{DEFAULT_NAME} {next(_unnamed)}"
 
     def _name_in_graph(self) -> None:
-        """In a graph, makes the name unique, and an op of that name.
+        """In a graph, makes the name unique, and adds an op of that name.
 
-        TensorFlow writes the names of collected objects to a meta graph, and looks for ops of these
-        names when it reads one.
+        TensorFlow writes the names of the objects in collections to a meta graph, and looks for ops
+        of these names when it reads the meta graph.
         """
         with tf.init_scope():
             if not in_plain_graph():
                 return
-            with tf.compat.v1.name_scope(None):  # The name is whole: no scope comes before it.
+            with tf.compat.v1.name_scope(None):  # The name already contains its scope.
                 self._name = tf.compat.v1.get_default_graph().unique_name(self._name)
                 tf.no_op(name=f"{self._name}/")
 
@@ -279,7 +278,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
 
     @property
     def resource_handle(self) -> tf.Tensor:
-        """Returns the resource handle associated with this Resource: of the first table."""
+        """The resource handle of the first table."""
         return self._partitions.tables[0].resource_handle
 
     @property
@@ -303,7 +302,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def upsert(self, keys: Any, values: Any, name: str | None = None) -> Any:
         """Insert or Update `keys` with `values`.
 
-        If key exists already, value will be updated. Of equal keys the last one stays.
+        If a key exists already, its value is updated. The last one of equal keys wins.
 
         Args:
             keys: Keys to insert. Can be a tensor of any shape. Must match the table's key type.
@@ -328,16 +327,16 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def accum(
         self, keys: Any, old_values: Any, new_values: Any, exists: Any, name: str | None = None
     ) -> Any:
-        """Adds `new_values - old_values` to keys that are there, and inserts those that are not.
+        """Adds `new_values - old_values` to existing keys, and inserts missing keys.
 
-        A key that is there and whose `exists` is true gets the difference added; one that is
-        missing and whose `exists` is false is inserted with its new value. The others are left
-        alone.
+        If a key exists and its `exists` is true, the difference is added to its value. If a key is
+        missing and its `exists` is false, it is inserted with its new value. All other keys stay
+        unchanged.
 
         Args:
             keys: Keys to update. Can be a tensor of any shape. Must match the table's key type.
-            old_values: What a lookup gave, of shape `keys.shape + [dim]`.
-            new_values: What they are to be, of the same shape.
+            old_values: The values that a lookup returned, of shape `keys.shape + [dim]`.
+            new_values: The new values, of the same shape.
             exists: A bool tensor of the shape of `keys`, from the same lookup.
             name: A name for the operation (optional).
 
@@ -370,23 +369,23 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
 
         Args:
             keys: Keys to look up. Can be a tensor of any shape. Must match the table's key_dtype.
-            return_exists: if True, returns an additional Tensor which tells which keys are there.
+            return_exists: if True, returns an additional Tensor which tells which keys exist.
             name: A name for the operation (optional).
 
         Returns:
             A tensor of the values, of shape `keys.shape + [dim]`. With `return_exists`, a pair of
-            that and a bool tensor of the shape of `keys`.
+            this tensor and a bool tensor of the shape of `keys`.
 
         Raises:
             TypeError: when `keys` do not match the table data types.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
-        if isinstance(return_exists, str):  # lookup(keys, name), as it once was.
+        if isinstance(return_exists, str):  # Earlier versions of TFRA had lookup(keys, name).
             return_exists, name = False, return_exists
         return self._rows.lookup(keys, return_exists, name)
 
     def remove(self, keys: Any, name: str | None = None) -> Any:
-        """Removes `keys` and its associated values from the variable.
+        """Removes `keys` and their values from the variable.
 
         If a key is not present in the table, it is silently ignored.
 
@@ -432,20 +431,20 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return export_tables(self.tables, name=name)
 
     def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
-        """Compute the number of elements in the index-th table of this Variable.
+        """Returns the number of keys in the index-th table of this Variable.
 
-        If index is none, the total size of the Variable wil be return.
+        If `index` is None, returns the total size of the Variable.
 
         Args:
-            index: The index of table (optional)
+            index: The index of a table (optional).
             name: A name for the operation (optional).
 
         Returns:
-            A scalar tensor containing the number of elements in this Variable.
+            A scalar tensor.
 
         Raises:
             TypeError: If the index is not an integer.
-            ValueError: If there is no such table.
+            ValueError: If there is no table of that index.
         """
         if index is None and self.shard_num > 1:
             return tf.add_n([table.size() for table in self.tables], name=name)
@@ -453,7 +452,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         index = arguments.integer(index, "index", 0, self.shard_num - 1)
         return self.tables[index].size(name=name)
 
-    # --- What shadows and optimizers use: see `TrainedVariable`.
+    # --- The interface for shadows and optimizers: see `TrainedVariable`.
 
     def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
         """Returns the slots that an optimizer keeps in the rows.
@@ -474,32 +473,31 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             optimizer: An optimizer of Keras 3 or of `tf.compat.v1.train`.
 
         Returns:
-            A list of `SlotVariable`; empty if the optimizer has not taken a step on this variable,
-            also if its slots were restored from a file.
+            A list of `SlotVariable`. It is empty until the optimizer takes a step on this variable,
+            even if its slots were restored from a file.
 
         Raises:
-            TypeError: If it is not an optimizer.
+            TypeError: If `optimizer` is not an optimizer.
         """
         return slot_variables_of(self, optimizer)
 
     @property
     def trainable_store(self) -> dict[str, Any]:
-        """What `get_trainable_by_name` returns, by name."""
+        """The shadows that `get_trainable_by_name` returns, by name."""
         return _TrainableStore(self)
 
     def get_trainable_by_name(self, name: str) -> Any:
-        """Returns what stands for this variable where gradients are taken and applied.
+        """Returns the shadow of this variable, for gradient tapes and optimizers.
 
         Args:
-            name: The name of a `ShadowVariable` that was made of this variable, or of a lookup:
-                what was given to `embedding_lookup`, or anything else, since all lookups of a
-                variable have one trainable.
+            name: The name of a `ShadowVariable` that was made of this variable. Any other name
+                returns the one shadow that all lookups of this variable share.
 
         Returns:
             A `TrainableWrapper`.
 
         Raises:
-            TypeError: If the name is not a string, or values can't be trained.
+            TypeError: If the name is not a string, or the values can't be trained.
         """
         if not isinstance(name, str):
             raise TypeError(f"`name`: expected a string, received {name!r}")
@@ -510,15 +508,15 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def lookup_slots(
         self, keys: tf.Tensor, optimizer: BoundOptimizer, rule: CustomRule | EngineRule
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows and all slots of some keys, initial ones where they are missing.
+        """Returns the values and slots of keys. Missing keys get initial ones.
 
         Raises:
-            tf.errors.FailedPreconditionError: If rows do not have the slots of this optimizer.
+            tf.errors.FailedPreconditionError: If `optimizer` is not the bound optimizer.
         """
         return self._partitions.read("training.lookup_slots", keys, optimizer=optimizer, rule=rule)
 
     def bind(self, optimizer: BoundOptimizer, step: Any, keeps: str) -> list[Any]:
-        """Says that an optimizer is about to take a step; see `TableTraining.bind`."""
+        """Binds an optimizer that is about to take a step; see `TableTraining.bind`."""
         bindings = [
             table.training.bind(optimizer, step, keeps) for table in self._partitions.tables
         ]
@@ -526,11 +524,11 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
 
     @property
     def gradient_sums(self) -> GradientSums:
-        """The gradients that wait for a step of an optimizer that accumulates them."""
+        """The sums of gradients, for an optimizer that accumulates them."""
         return self._sums.get()
 
     def gradients_wait(self) -> bool:
-        """Whether there are such gradients; False in a graph, where it is not known."""
+        """Whether there are accumulated gradients; False in a graph, where it is not known."""
         return self._sums.wait()
 
     def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
@@ -546,7 +544,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         training: bool = False,
         max_norm: float = 0.0,
     ) -> tf.Tensor:
-        """Combines the rows of each of several runs of keys; see `Bags`. 0 is no norm."""
+        """Combines the rows of each bag; see `Bags`. A `max_norm` of 0 means no clipping."""
         return self._rows.lookup_pooled(keys, row_splits, weights, combiner, training, max_norm)
 
     def apply_gradients(self, keys: tf.Tensor, gradients: tf.Tensor, **options: Any) -> Any:
@@ -560,14 +558,15 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         rule: CustomRule,
         add: bool,
     ) -> Any:
-        """Has a function compute new rows and slots from old ones.
+        """Replaces rows and slots by what a function computes from them.
 
         Args:
             keys: A vector of distinct keys.
-            update: Called with rows (n, dim), not narrower than float32, and their slots.
-            rule: What the slots are.
-            add: Whether to add the difference, so that nothing is lost if others write these rows
-                meanwhile, instead of assigning the result.
+            update: Called with the rows (n, dim), in at least float32, and their slots. Returns the
+                new rows and slots.
+            rule: The rule that describes the slots.
+            add: Whether to add the difference instead of assigning the result, so that concurrent
+                writes to these rows are not lost.
         """
         return self._training.update_rows(keys, update, rule, add)
 
@@ -578,9 +577,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return {**content_of(self.tables), **self._sums.content()}
 
     def restore(self, content: Content) -> Any:
-        """Replaces what is in the variable by what `content` returned.
+        """Replaces the content of the variable by what `content` returned.
 
-        The first op checks all of it, the sums of gradients included.
+        The first op checks all of the content, including the sums of gradients.
         """
         restored = self._partitions.restore(content)
         with tf.control_dependencies([] if restored is None else [restored]):
@@ -590,8 +589,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
         tables = {f"table_{i}": table for i, table in enumerate(self.tables)}
         if save_type == SAVE_FOR_CHECKPOINT:
-            # It has nothing to save; but by this child Keras finds out, before it makes a
-            # SavedModel, that there are resources. The same for any number of tables.
+            # The table itself saves nothing. But Keras looks for resources among these children
+            # before it makes a SavedModel. One child, so that checkpoints have the same objects for
+            # any number of tables.
             return {"table_0": tables["table_0"]}
         return tables
 
@@ -600,7 +600,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             table._export_to_saved_model_graph(object_map, tensor_map, **kwargs)
         exported = copy.copy(self)
         tables = [object_map[table] for table in self.tables]
-        # Its parts must work on the copies of the tables.
+        # The parts of the copy must work on the copies of the tables.
         exported._use(Partitions(tables, self.partitioner), self._restrict_policy)
         object_map[self] = exported
         return []
@@ -617,13 +617,13 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
 
-    # --- Which rows leave, and figures.
+    # --- Restriction, expiry and statistics.
 
     def restrict(self, num_reserved: int, **kwargs: Any) -> Any:
-        """Restricts the number of keys, by the rule of `restrict_policy`.
+        """Restricts the number of keys, by the `restrict_policy`.
 
-        Keys that leave take their rows, optimizer slots and the status of the policy along. Other
-        threads may go on training.
+        Removed keys lose their rows, optimizer slots and metadata. Other threads may continue to
+        train.
 
         Example:
         >>> de = tfra.dynamic_embedding
@@ -635,15 +635,13 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         [2]
 
         Args:
-            num_reserved: int. Number of remaining features after restriction; divided among the
-                tables, if there are several.
-            **kwargs: keyword arguments passing to `restrict_policy.apply_restriction`.
-                trigger: int. Nothing happens unless there are more keys than this; by default
+            num_reserved: int. The number of keys to keep, divided among the tables.
+            **kwargs: keyword arguments for `restrict_policy.apply_restriction`.
+                trigger: int. Nothing is removed unless there are more keys than this. Defaults to
                     `num_reserved`.
 
         Returns:
-            An operation to restrict size of the variable itself: a tensor of the number of keys
-            that left. Return None if the restrict policy is not set.
+            A tensor: the number of removed keys. None if the Variable has no `restrict_policy`.
 
         Raises:
             TypeError: If a number is not an integer.
@@ -651,8 +649,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         """
         if self._restrict_policy is None:
             warnings.warn(
-                f"{self.name} has no restrict_policy, so restrict() leaves it as it is. Give the "
-                "Variable one when it is made.",
+                f"{self.name} has no restrict_policy, so restrict() removes nothing. Make the "
+                "Variable with a restrict_policy.",
                 stacklevel=2,
             )
             return None
@@ -661,11 +659,11 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def export_keys_and_scores(
         self, split_size: Any, name: str | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns all keys and their scores, of a Variable of `HkvHashTable`s.
+        """Returns all keys and their scores, if the tables are `HkvHashTable`s.
 
         Args:
-            split_size: The tables are gone through in parts of about so many rows: the values of
-                one part are all that is in memory beside the result.
+            split_size: The tables are read in parts of about this many rows. Only the values of one
+                part are in memory besides the result.
             name: A name for the operation (optional).
 
         Raises:
@@ -686,7 +684,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def expire(
         self, ttl: float | None = None, min_norm: float | None = None, norm_writes: int = 1
     ) -> tf.Tensor:
-        """Removes rows that have expired, in one pass.
+        """Removes expired rows, in one pass.
 
         Example:
         >>> variable = tfra.dynamic_embedding.Variable(dim=1, ttl=60)
@@ -697,20 +695,20 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         1
 
         Args:
-            ttl: Rows that were not updated for more than so many seconds have expired; and keys
-                that wait to enter (see `admission`) are forgotten. By default what the Variable was
-                made with.
-            min_norm: Rows whose L2 norm is below this, although they were updated `norm_writes`
-                times, have expired. By default what the Variable was made with.
-            norm_writes: How often a row must have been updated for its norm to count.
+            ttl: Rows that were not updated for more than this many seconds expire. Waiting keys
+                (see `admission`) that were not seen for so long are forgotten. Defaults to the
+                `ttl` of the Variable.
+            min_norm: Rows whose L2 norm is below this expire. Defaults to the `min_norm` of the
+                Variable.
+            norm_writes: Only rows with at least this many updates expire by `min_norm`.
 
         Returns:
-            A tensor: the number of keys that left.
+            A tensor: the number of removed keys.
 
         Raises:
             TypeError: If an argument is not a number.
             ValueError: If a number is negative.
-            tf.errors.InvalidArgumentError: If rows carry no times, because the Variable was made
+            tf.errors.InvalidArgumentError: If keys have no metadata, because the Variable was made
                 with neither `ttl` nor `min_norm` nor a policy that needs them.
         """
         ttl = self.ttl if ttl is None else checked_ttl(ttl)
@@ -719,10 +717,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return _sum([table.expire(ttl, min_norm, writes) for table in self._partitions.tables])
 
     def touch(self, keys: Any) -> Any:
-        """Notes that keys were seen now, as an update would, and changes no value.
+        """Records that keys were seen now, as an update does, but changes no value.
 
-        Keys that are not there and are let in (see `admission`) get a row with their initial value.
-        Of equal keys one counts.
+        Missing keys that admission lets in get their initial row. Equal keys count once.
 
         Args:
             keys: Keys of any shape.
@@ -732,7 +729,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
 
         Raises:
             TypeError: when `keys` do not match the table data types.
-            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+            tf.errors.InvalidArgumentError: If keys have no metadata; see `expire`.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
         if not self._rows.are_computed:
@@ -742,18 +739,18 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             return self._partitions.write("touch", keys, (), new_keys="drop")
 
     def usage(self, keys: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns when keys were last updated, and how often.
+        """Returns the time of the last update and the number of updates of keys.
 
         Args:
             keys: Keys of any shape.
 
         Returns:
-            Two int64 tensors of the shape of `keys`: seconds since 1970, and the number of updates;
-            zeros for keys that are not there.
+            Two int64 tensors of the shape of `keys`: seconds since 1970, and the number of updates.
+            Both are 0 for missing keys.
 
         Raises:
             TypeError: when `keys` do not match the table data types.
-            tf.errors.InvalidArgumentError: If rows carry no times; see `expire`.
+            tf.errors.InvalidArgumentError: If keys have no metadata; see `expire`.
         """
         keys = arguments.keys_tensor(keys, self._key_dtype)
         time, count, _ = self.lookup_metadata(keys)
@@ -779,10 +776,10 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return TableStats.from_counters(self._counters().numpy())
 
     def stats_tensors(self) -> dict[str, tf.Tensor]:
-        """Returns the figures of `stats` by name, as tensors: in graphs too.
+        """Returns the figures of `stats` by name as tensors, also in graphs.
 
         Returns:
-            A dict of scalars: float64 ones of `load` and the rates, int64 ones of the others.
+            A dict of scalars: float64 for `load` and the rates, int64 for all others.
         """
         figures = dict(zip(COUNTERS, tf.unstack(self._counters()), strict=True))
         return {**figures, **derived_figures(figures, _ratio)}
@@ -797,9 +794,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return functools.reduce(operator.add, parts)
 
     def shrink(self) -> Any:
-        """Gives memory back that keys have left, after `restrict`, `expire`, `remove` or `clear`.
+        """Frees the memory of removed keys, after `restrict`, `expire`, `remove` or `clear`.
 
-        Otherwise it stays for new keys. Lookups go on meanwhile; writes wait.
+        Without it, the memory is kept for new keys. Meanwhile lookups continue and writes wait.
 
         Example:
         >>> variable = tfra.dynamic_embedding.Variable(dim=64)
@@ -816,9 +813,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def set_clock(self, now: int) -> Any:
-        """Sets the time that updates leave in rows, in place of the time of day.
+        """Sets the time that updates record, instead of the current time.
 
-        For data that is older than today, and for tests.
+        It is for older data, and for tests.
 
         Args:
             now: Seconds, 0 to 2**32 - 1.
@@ -827,9 +824,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             The created Operation.
 
         Raises:
-            TypeError: If it is not an integer.
-            ValueError: If it is negative or too large. Of a tensor, the op finds that out:
-                tf.errors.InvalidArgumentError.
+            TypeError: If `now` is not an integer.
+            ValueError: If `now` is negative or too large. If it is a tensor, the op raises
+                tf.errors.InvalidArgumentError instead.
         """
         done = [table.set_clock(now) for table in self._partitions.tables]
         return None if tf.executing_eagerly() else tf.group(*done)
@@ -849,7 +846,7 @@ load_as("Variable", Variable, LoadedVariable)
 
 
 def device_list(devices: str | Sequence[str] | None) -> list[str]:
-    """Returns the devices of the tables, from what a user may give as `devices`."""
+    """Returns the devices of the tables, from the argument `devices`."""
     if devices is None:
         return [DEFAULT_DEVICE]
     given = [devices] if isinstance(devices, str) else devices

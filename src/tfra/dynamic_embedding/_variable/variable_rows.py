@@ -1,4 +1,4 @@
-"""The part of a Variable that reads rows, also those that a function of the user makes."""
+"""The part of a Variable that reads rows, including rows that a function of the user makes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tfra.dynamic_embedding._tables.table_training import pool_rows
 class VariableRows:
     """Lookups in the tables of a Variable.
 
-    Most initial rows are made by the engine. If a function of the user makes them, it is called
-    here, for the keys that the tables do not have.
+    Usually the engine computes initial rows. If a function of the user makes them, this class calls
+    it for missing keys.
 
     Args:
         partitions: The tables.
-        computed: The function that makes initial rows, or None if the engine does.
-        has_admission: Whether some keys may not enter.
+        computed: The function that makes initial rows, or None if the engine computes them.
+        has_admission: Whether the tables have an admission rule.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class VariableRows:
 
     @property
     def enter_before_updates(self) -> bool:
-        """Whether keys that may enter must be stored before an update, with computed rows."""
+        """Whether admitted keys must be stored, with computed rows, before an update."""
         return self._computed is not None and self._has_admission
 
     def lookup(self, keys: tf.Tensor, return_exists: bool = False, name: str | None = None) -> Any:
@@ -53,8 +53,8 @@ class VariableRows:
     def lookup_to_train(self, keys: tf.Tensor) -> tf.Tensor:
         """Looks up rows that an optimizer will update.
 
-        Rows that a function of the user makes are stored, since it may make others next time. All
-        other initial values are the same when the update inserts them.
+        Rows that a function of the user makes are stored now, since the function may return other
+        rows next time. The engine computes the same initial row again when the update inserts it.
         """
         if self._computed is None or self._has_admission:
             return self.lookup(keys)
@@ -71,7 +71,7 @@ class VariableRows:
         training: bool = False,
         max_norm: float = 0.0,
     ) -> tf.Tensor:
-        """Combines the rows of each of several runs of keys; see `Bags`. 0 is no norm."""
+        """Combines the rows of each bag; see `Bags`. A `max_norm` of 0 means no clipping."""
         if self._computed is None and len(self._partitions.tables) == 1:
             table = self._partitions.tables[0]
             return table.training.lookup_pooled(keys, row_splits, weights, combiner, max_norm)
@@ -79,7 +79,7 @@ class VariableRows:
         return pool_rows(rows, row_splits, weights, combiner, max_norm)
 
     def store_new(self, keys: tf.Tensor) -> Any:
-        """Inserts keys that may enter, with rows that the user's function makes."""
+        """Inserts missing keys that admission lets in, with rows that the user's function makes."""
         return self._lookup_and_store(keys)[1]
 
     def _lookup_and_store(self, keys: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -90,7 +90,7 @@ class VariableRows:
     def _fill_missing(
         self, computed: Any, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Tensor:
-        """Has the user's function make a row for each missing key, equal keys once."""
+        """Fills in the rows of missing keys with the user's function. Equal keys get equal rows."""
         missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))
         unique, numbers = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), missing))
         rows = computed.of(unique)
@@ -100,7 +100,7 @@ class VariableRows:
         return tf.ensure_shape(filled, values.shape)
 
     def _store_missing(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> Any:
-        """Inserts keys that are not there and may enter. Equal keys are inserted once."""
+        """Inserts missing keys that admission lets in, each once."""
         missing = tf.where(tf.logical_not(tf.reshape(exists, [-1])))[:, 0]
         unique, numbers = tf.unique(tf.gather(tf.reshape(keys, [-1]), missing))
         first = tf.math.unsorted_segment_min(missing, numbers, tf.size(unique))

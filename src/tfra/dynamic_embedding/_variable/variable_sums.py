@@ -1,4 +1,4 @@
-"""The part of a Variable that holds gradients which wait for an optimizer's step."""
+"""The part of a Variable that holds the sums of accumulated gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfra.dynamic_embedding._training.gradient_sums import GradientSums, no_sums
 
 
 class VariableSums:
-    """The sums of gradients of a Variable: made when an optimizer first accumulates, or restored.
+    """The sums of gradients of a Variable, made when an optimizer needs them or a restore has them.
 
     Args:
         key_dtype: The type of the keys.
@@ -25,13 +25,13 @@ class VariableSums:
         self._sums: GradientSums | None = None
 
     def get(self) -> GradientSums:
-        """Returns the sums, and makes them if there are none yet."""
+        """Returns the sums. The first call makes them."""
         if self._sums is None:
             self._sums = GradientSums(self._key_dtype, self._value_dtype, self._dim, self._name)
         return self._sums
 
     def wait(self) -> bool:
-        """Whether gradients wait; False in a graph, where it is not known."""
+        """Whether there are accumulated gradients; False in a graph, where it is not known."""
         return self._sums is not None and tf.executing_eagerly() and bool(self._sums.size())
 
     def types(self) -> dict[str, tf.DType]:
@@ -41,7 +41,7 @@ class VariableSums:
         return sum_types(self._key_dtype, self._value_dtype)
 
     def content(self) -> Content:
-        """Returns what is saved."""
+        """Returns what a checkpoint saves, as tensors by name."""
         if not self._value_dtype.is_floating:
             return {}
         if self._sums is None or in_saved_model():  # A SavedModel is not trained.
@@ -49,10 +49,10 @@ class VariableSums:
         return self._sums.content()
 
     def restore(self, content: Content) -> list[Any]:
-        """Replaces the sums by those of `content`, and returns the ops that do."""
+        """Replaces the sums by those of `content`, and returns the ops that do so."""
         if not self._value_dtype.is_floating or in_saved_model() or in_plain_graph():
             return []
-        if "sum_keys" not in content:  # Written by a version that saved no sums.
+        if "sum_keys" not in content:  # An earlier version, which saved no sums, wrote it.
             content = no_sums(self._key_dtype, self._value_dtype, self._dim)
         if self._sums is None and content["sum_keys"].shape == [0]:
             return []

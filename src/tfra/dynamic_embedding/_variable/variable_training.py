@@ -13,13 +13,13 @@ from tfra.dynamic_embedding._variable.variable_rows import VariableRows
 
 
 class VariableTraining:
-    """Updates of the rows of a Variable.
+    """Updates the rows of a Variable.
 
     Args:
         partitions: The tables.
-        rows: How their rows are read.
-        policy: The `restrict_policy` of the Variable, which may want to know which keys are
-            trained, or None.
+        rows: Reads the rows of the tables.
+        policy: The `restrict_policy` of the Variable, or None. It may record which keys are
+            trained.
     """
 
     def __init__(self, partitions: Partitions, rows: VariableRows, policy: Any) -> None:
@@ -42,7 +42,7 @@ class VariableTraining:
         rule: CustomRule,
         add: bool,
     ) -> Any:
-        """Has a function compute new rows and slots from old ones; see `Variable.update_rows`."""
+        """Replaces rows and slots by what a function computes; see `Variable.update_rows`."""
         first = self._partitions.tables[0]
         with self._update_of(keys) as new_keys:
             values, slots = self._partitions.read("training.lookup_rows", keys, rule=rule)
@@ -63,7 +63,7 @@ class VariableTraining:
 
     @contextlib.contextmanager
     def _update_of(self, keys: tf.Tensor) -> Iterator[str]:
-        """A context for the ops of an update; gives what they do with keys that are not there."""
+        """A context for the ops of an update. Yields their argument `new_keys`."""
         for table in self._partitions.tables:
             table.trained = True
         if not self._rows.enter_before_updates:
@@ -75,7 +75,7 @@ class VariableTraining:
             yield "drop"
 
     def _tell_policy(self, keys: tf.Tensor, update: Any) -> Any:
-        """Has a policy that keeps a status of its own note the keys of an update."""
+        """Passes the keys of an update to a policy that does not use the engine's metadata."""
         if self._policy is None or getattr(self._policy, "kept_by_engine", False):
             return update
         noted = self._policy.apply_update(keys)

@@ -1,4 +1,4 @@
-"""Callbacks for `fit` that keep tables in shape and tell how they are."""
+"""Callbacks for `fit` that restrict tables, expire rows and report statistics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["ExpireCallback", "RestrictCallback", "TableStatsCallback"]
 
 
 class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Does something to the tables of a model every so often.
+    """Calls `run` once in each epoch, or after each `freq` training steps.
 
     Args:
-        freq: `"epoch"`, or a number of training steps. With `steps_per_execution` it is done after
-            the execution in which that number was reached.
+        freq: `"epoch"`, or a number of training steps. With `steps_per_execution`, `run` is called
+            after the execution that reaches this number.
     """
 
     def __init__(self, freq: str | int = "epoch") -> None:
@@ -34,7 +34,7 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._step = 0
 
     def variables(self) -> dict[str, Variable]:
-        """The Variables of the model's layers, by name. Equal names get a number."""
+        """Returns the Variables of the model's layers, by name. Equal names get a number."""
         trained = [v.params for v in self.model.variables if isinstance(v, ShadowVariable)]
         found: dict[str, Variable] = {}
         for variable in dict.fromkeys(v for v in trained if isinstance(v, Variable)):
@@ -46,7 +46,7 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
         return found
 
     def run(self, logs: dict[str, Any] | None) -> None:
-        """What is to be done."""
+        """Does the work of the callback."""
         raise NotImplementedError
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -63,17 +63,17 @@ class _TableCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class _ChoosingCallback(_TableCallback):
-    """Does something to some tables of a model, of which there must be one."""
+    """A callback for some tables of a model. At least one table must be suitable."""
 
-    needed = ""  # What tables must have, in words.
+    needed = ""  # What a suitable table has, for the error message.
     _checked = False
 
     def chooses(self, variable: Variable) -> bool:
-        """Whether it is for this one."""
+        """Whether this Variable is suitable."""
         raise NotImplementedError
 
     def chosen(self) -> list[Variable]:
-        """Returns the tables it is for.
+        """Returns the suitable Variables.
 
         Raises:
             ValueError: If there are none.
@@ -91,7 +91,7 @@ class _ChoosingCallback(_TableCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Called by Keras."""
         self._checked = False
-        # Models without an input get their tables in the first step.
+        # A model that was not built yet makes its tables in the first step.
         if self.model.built:
             self.chosen()
 
@@ -103,7 +103,7 @@ class _ChoosingCallback(_TableCallback):
 
 
 class RestrictCallback(_ChoosingCallback):
-    """Restricts the tables of a model, by their `restrict_policy`.
+    """Restricts the tables of a model by their `restrict_policy`.
 
     Example:
     >>> callback = tfra.dynamic_embedding.keras.callbacks.RestrictCallback(
@@ -111,14 +111,14 @@ class RestrictCallback(_ChoosingCallback):
     ... )
 
     Args:
-        num_reserved: How many keys each table keeps.
-        trigger: Nothing happens to a table unless it has more keys than this; `num_reserved` by
-            default.
+        num_reserved: The number of keys that each table keeps.
+        trigger: A table is restricted only if it has more keys than this. Defaults to
+            `num_reserved`.
         freq: `"epoch"`, or a number of training steps.
 
     Raises:
         TypeError: If a number is not an integer.
-        ValueError: If a number is negative; and in training, if no table has a `restrict_policy`.
+        ValueError: If a number is negative; in training, also if no table has a `restrict_policy`.
     """
 
     needed = "a `restrict_policy`"
@@ -130,7 +130,7 @@ class RestrictCallback(_ChoosingCallback):
         self.num_reserved, self.trigger = restrict_numbers(num_reserved, {"trigger": trigger})
 
     def chooses(self, variable: Variable) -> bool:
-        """Whether it can be restricted."""
+        """Whether this Variable can be restricted."""
         return variable.restrict_policy is not None
 
     def run(self, logs: dict[str, Any] | None) -> None:
@@ -140,18 +140,18 @@ class RestrictCallback(_ChoosingCallback):
 
 
 class ExpireCallback(_ChoosingCallback):
-    """Removes rows that have expired from the tables of a model.
+    """Removes expired rows from the tables of a model.
 
     Args:
-        ttl: Seconds after which a row that was not updated has expired; by default what each layer
-            was made with.
-        min_norm: The L2 norm below which a row has expired; by default what each layer was made
-            with.
-        norm_writes: How often a row must have been updated for its norm to count.
+        ttl: Seconds without an update after which a row expires. Defaults to the `ttl` of each
+            layer.
+        min_norm: Rows with a smaller L2 norm expire. Defaults to the `min_norm` of each layer.
+        norm_writes: Only rows with at least this many updates expire by `min_norm`.
         freq: `"epoch"`, or a number of training steps.
 
     Raises:
-        ValueError: If a number is negative; and in training, if no table has a `ttl` or `min_norm`.
+        ValueError: If a number is negative; in training, also if no table has a `ttl` or
+            `min_norm`.
     """
 
     needed = "a `ttl` or `min_norm`"
@@ -169,35 +169,35 @@ class ExpireCallback(_ChoosingCallback):
         self.norm_writes = checked_norm_writes(norm_writes)
 
     def chooses(self, variable: Variable) -> bool:
-        """Whether its rows can expire."""
+        """Whether rows of this Variable can expire."""
         given = self.ttl is not None or self.min_norm is not None
         own = variable.ttl is not None or variable.min_norm is not None
         return own or (given and variable.keeps_metadata)
 
     def run(self, logs: dict[str, Any] | None) -> None:
-        """Removes what has expired."""
+        """Removes expired rows."""
         for variable in self.chosen():
             variable.expire(self.ttl, self.min_norm, self.norm_writes)
 
 
 class TableStatsCallback(_TableCallback):
-    """Adds the figures of a model's tables to the logs of `fit`, and writes them for TensorBoard.
+    """Adds statistics of a model's tables to the logs of `fit`, and writes them for TensorBoard.
 
-    The logs, and so the `History` that `fit` returns, get an entry `"<table>/<figure>"` for each
-    figure of `tfra.TableStats` at the end of each epoch.
+    At the end of each epoch, the logs get an entry `"<table>/<figure>"` for each figure of
+    `tfra.TableStats`. The `History` that `fit` returns has them too.
 
     Example:
     >>> callback = tfra.dynamic_embedding.keras.callbacks.TableStatsCallback()
 
     Args:
-        log_dir: Where to write for TensorBoard, histograms included; None does not. Needs
-            `pip install 'tfra[tensorboard]'`.
-        freq: When to write there: `"epoch"`, or a number of training steps.
-        figures: Which figures go to the logs; all by default.
+        log_dir: The directory for TensorBoard, which gets the figures and histograms; None to write
+            nothing. Needs `pip install 'tfra[tensorboard]'`.
+        freq: When to write for TensorBoard: `"epoch"`, or a number of training steps.
+        figures: The names of the figures for the logs; all by default.
 
     Raises:
         ImportError: If `log_dir` is given and TensorBoard is not installed.
-        ValueError: If there is no such figure.
+        ValueError: If a name in `figures` is unknown.
     """
 
     def __init__(
@@ -212,7 +212,9 @@ class TableStatsCallback(_TableCallback):
         self.figures = list(known if figures is None else figures)
         for figure in self.figures:
             if figure not in known:
-                raise ValueError(f"`figures` must be of {sorted(known)}. Received: {figure!r}")
+                raise ValueError(
+                    f"`figures`: expected names of {sorted(known)}, received {figure!r}"
+                )
         self._writer: Any = None
         if log_dir is not None:
             tensorboard.require_tensorboard()

@@ -24,8 +24,8 @@ from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype
 class SquashedEmbedding(Embedding):
     """An embedding layer that combines all rows of an example.
 
-    The result has shape `(batch_size, embedding_size)`, or `(embedding_size,)` for a single
-    example, which is ids of one dimension. The arguments are those of `Embedding`.
+    The result has shape `(batch_size, embedding_size)`. Ids of one dimension are a single example:
+    its result has shape `(embedding_size,)`. The arguments are those of `Embedding`.
 
     Example:
     >>> layer = tfra.dynamic_embedding.keras.layers.SquashedEmbedding(8, combiner="mean")
@@ -36,7 +36,7 @@ class SquashedEmbedding(Embedding):
     """
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
-        """Looks up the rows of ids and combines those of each example."""
+        """Looks up the rows of ids and combines the rows of each example."""
         ids = self._prepare(ids, training)
         if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
             if ids.shape.rank != 2:
@@ -50,7 +50,7 @@ class SquashedEmbedding(Embedding):
         examples = tf.reduce_prod(batch)
         size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
         if self.combiner not in FUSED_COMBINERS:
-            # Dense rows for functions that do not know ragged ones.
+            # A function of the user may not support ragged rows, so it gets dense ones.
             rows = tf.reshape(
                 self.shadow.lookup(ids, training), [examples, size, self.embedding_size]
             )
@@ -62,20 +62,20 @@ class SquashedEmbedding(Embedding):
         return self._combine(bags, training)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape for ids of this shape."""
+        """Returns the shape of the result for ids of this shape."""
         return (*tuple(input_shape)[: 0 if len(input_shape) == 1 else 1], self.embedding_size)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Returns None: the dimensions of the mask are gone."""
+        """Returns None: the result does not have the dimensions of the mask."""
         return None
 
 
 @keras.saving.register_keras_serializable(package="tfra")
 class FieldWiseEmbedding(Embedding):
-    """An embedding layer that combines the rows of each of an example's fields.
+    """An embedding layer that combines the rows of each field of an example.
 
-    Every id belongs to a field; the result has shape `(batch_size, nslots, embedding_size)`, with
-    zeros for fields that an example has no ids of.
+    Every id belongs to a field. The result has shape `(batch_size, nslots, embedding_size)`; a
+    field without ids gives zeros.
 
     Example:
     >>> layer = tfra.dynamic_embedding.keras.layers.FieldWiseEmbedding(
@@ -86,9 +86,9 @@ class FieldWiseEmbedding(Embedding):
 
     Args:
         embedding_size: Length of the rows.
-        nslots: Number of fields. It should be convertible to int.
+        nslots: Number of fields. It must be convertible to int.
         slot_map_fn: A function that maps a tensor of ids to their fields, 0 to `nslots - 1`.
-        **kwargs: All others are those of `Embedding`.
+        **kwargs: The other arguments of `Embedding`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FieldWiseEmbedding(Embedding):
         self.slot_map_fn = slot_map_fn
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
-        """Looks up the rows of ids and combines those of each field of each example."""
+        """Looks up the rows of ids and combines the rows of each field of each example."""
         ids = self._prepare(ids, training)
         if isinstance(ids, tf.SparseTensor):
             keys, examples = ids.values, ids.indices[:, 0]
@@ -148,17 +148,17 @@ class FieldWiseEmbedding(Embedding):
         return self._combine(bags, training)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Returns the shape for ids of this shape."""
+        """Returns the shape of the result for ids of this shape."""
         return (input_shape[0], self.nslots, self.embedding_size)
 
     def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
-        """Returns what a call returns, without its values."""
+        """Returns the shape and dtype of the result of a call."""
         check_ids_dtype(ids.dtype, self.key_dtype)
         shape = self.compute_output_shape(tuple(ids.shape))
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Returns None: the dimensions of the mask are gone."""
+        """Returns None: the result does not have the dimensions of the mask."""
         return None
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Arguments of layers, in their configs: as Keras saves them."""
+"""Converts the arguments of layers to the form that Keras saves, and back."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ for _class in (
 ):
     keras.saving.register_keras_serializable(package="tfra")(_class)
 
-# Arguments that Keras' own layers deal with.
+# Arguments that the base class of Keras deserializes itself.
 _OF_KERAS = ("dtype", "activity_regularizer")
 
 
 def serialize(value: Any) -> Any:
-    """Returns an argument as a config has it."""
+    """Returns an argument in the form that a config holds."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -45,14 +45,14 @@ def serialize(value: Any) -> Any:
     if isinstance(value, type):
         return keras.saving.get_registered_name(value)
     if type(value).__module__.startswith("tensorflow.") and hasattr(value, "get_config"):
-        # An initializer of TensorFlow: Keras reads only its own.
+        # Keras can't read an initializer of TensorFlow, so it is saved as the one of Keras.
         kind = getattr(keras.initializers, type(value).__name__, None)
         value = value if kind is None else kind(**value.get_config())
     return keras.saving.serialize_keras_object(value)
 
 
 def deserialize(value: Any, name: str) -> Any:
-    """Returns what `serialize` was given."""
+    """Returns the argument that `serialize` converted."""
     if name == "restrict_policy" and isinstance(value, str):
         found = keras.saving.get_registered_object(value)
         if found is None:

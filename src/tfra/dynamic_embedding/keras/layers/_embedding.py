@@ -1,4 +1,4 @@
-"""Embedding layers, whose weights are a `Variable`: a table without a fixed vocabulary."""
+"""The layer `Embedding`, whose weights are a `Variable`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
 
 DEFAULT_NAME = "DynamicEmbeddingLayer"
 
-# Arguments that are for the Variable, or are accepted for programs written for TFRA.
+# Keyword arguments with their defaults: those of the Variable, and those that TFRA accepts.
 _VARIABLE_ARGUMENTS = {
     "bp_v2": False,
     "restrict_policy": None,
@@ -41,12 +41,12 @@ _VARIABLE_ARGUMENTS = {
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
     """An embedding layer without a fixed vocabulary.
 
-    Acts like `keras.layers.Embedding`, except that any id has a row of its own: it needs no size of
-    a vocabulary, and no two ids share a row. A row is stored when a training step first updates
-    it; until then it has its initial value. Evaluation and prediction store nothing.
+    Acts like `keras.layers.Embedding`, except that every id has a row of its own: the layer needs
+    no vocabulary size, and no two ids share a row. A row is stored when a training step first
+    updates it; until then it has its initial value. Evaluation and prediction store nothing.
 
-    Ids may have any shape, and the result has one dimension more. Ragged and sparse ids are
-    combined along their last dimension.
+    Ids may have any shape, and the result has one more dimension. The rows of ragged and sparse ids
+    are combined along the last dimension of the ids.
 
     Example:
     >>> embedding = tfra.dynamic_embedding.keras.layers.Embedding(8)
@@ -65,21 +65,22 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         initializer: Initializer to the embedding values. Default is RandomNormal. See `Variable`.
         devices: List of devices to place the embedding layer parameter.
         name: Name of the embedding layer.
-        with_unique: Bool. Accepted: equal ids cost next to nothing.
-        **kwargs: Those of `keras.layers.Layer`, and
+        with_unique: Bool. Accepted but not needed: equal ids cost almost nothing.
+        **kwargs: The arguments of `keras.layers.Layer`, and
             trainable: Bool. Whether the layer is trainable. Default is True.
             bp_v2: Bool. Whether rows are updated by adding to them. Default is False.
             restrict_policy: A class that restricts the number of rows; see `Variable`.
-            init_capacity: Integer. Room for so many ids from the beginning.
+            init_capacity: Integer. The number of ids to reserve memory for.
             partitioner: A function to route the keys to specific devices.
             kv_creator: A KVCreator object to create the tables.
             max_norm: If not None, longer rows are clipped to this L2 norm.
-            distribute_strategy: The strategy in whose scope the layer's weights are.
-            keep_distribution: Bool. Whether the layer's config has its devices.
-            checkpoint: Bool. Whether checkpoints of TensorFlow hold the rows; files of Keras do.
-            admission: Which ids may enter: one of `tfra.admission`; see `Variable`.
-            ttl: Seconds after which a row has expired; see `Variable`.
-            min_norm: The L2 norm below which a row has expired; see `Variable`.
+            distribute_strategy: The strategy in whose scope the weights of the layer are.
+            keep_distribution: Bool. Whether the config of the layer contains its devices.
+            checkpoint: Bool. Whether checkpoints of TensorFlow save the rows. Files of Keras always
+                do.
+            admission: The rule for which ids may enter, of `tfra.admission`; see `Variable`.
+            ttl: Seconds after which a row expires; see `Variable`.
+            min_norm: Rows with a smaller L2 norm expire; see `Variable`.
 
     Raises:
         TypeError: If a type is not supported, or ids are of another type.
@@ -114,7 +115,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         arguments.integer(init_capacity, "init_capacity", 0, limits.MAX_KEYS)
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
-        if combiner == "sqrt_n":  # As tf.sparse.segment_sqrt_n has it.
+        if combiner == "sqrt_n":  # The spelling of tf.sparse.segment_sqrt_n.
             combiner = "sqrtn"
         if combiner != "sqrtn":
             combiner_function(combiner)
@@ -129,7 +130,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self._arguments = self_arguments
         self.max_norm = self_arguments["max_norm"]
         self.supports_masking = True
-        self.supports_jit = False  # XLA does not know tables.
+        self.supports_jit = False  # XLA has no tables.
         self._allow_non_tensor_positional_args = True
         self._shadow: ShadowVariable | None = None
         self._params: Variable | None = None
@@ -143,13 +144,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def shadow(self) -> ShadowVariable:
-        """What stands for the `Variable` among the layer's trainable weights."""
+        """The shadow of the `Variable`, which is a trainable weight of the layer."""
         self._make_variable()
         assert self._shadow is not None
         return self._shadow
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the `Variable`; whatever the shape of the ids."""
+        """Makes the `Variable`. The shape of the ids does not matter."""
         self._make_variable()
         self.built = True
 
@@ -184,15 +185,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             )
         self._params = params
         shadow.trainable = True
-        self._shadow = shadow  # Keras takes it among those that may be trained,
-        shadow.trainable = self.trainable  # as it does for layers that are frozen now.
+        # Keras tracks the shadow as a trainable weight only if it is trainable now. A frozen layer
+        # may be trained later, so the shadow is frozen after the assignment.
+        self._shadow = shadow
+        shadow.trainable = self.trainable
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
         """Looks up the rows of ids.
 
         Args:
             ids: A tensor of any shape, a `tf.RaggedTensor` or a `tf.SparseTensor`.
-            training: Whether they are going to be trained.
+            training: Whether the rows are going to be trained.
 
         Returns:
             A tensor of shape `ids.shape + [embedding_size]`; for ragged and sparse ids
@@ -225,10 +228,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return (*input_shape, self.embedding_size)
 
     def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
-        """Returns what a call returns, without its values."""
+        """Returns the shape and dtype of the result of a call."""
         check_ids_dtype(ids.dtype, self.key_dtype)
         if not type(self).call.__module__.startswith("tfra."):
-            return keras.Operation.compute_output_spec(self, ids)  # Of a user's subclass.
+            # A subclass of the user has its own call(), which may return another shape.
+            return keras.Operation.compute_output_spec(self, ids)
         shape = tuple(ids.shape)
         if getattr(ids, "ragged", False) or getattr(ids, "sparse", False):
             shape = (*shape[:-1], self.embedding_size)
@@ -237,14 +241,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Returns the mask of the ids, if the result has a row for each."""
+        """Returns the mask of the ids, or None if the rows of several ids are combined."""
         is_bags = isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor))
         return None if is_bags or getattr(inputs, "sparse", False) else mask
 
-    # --- Weights, in the ways Keras has for them.
+    # --- The methods of Keras for weights.
 
     def count_params(self) -> int:
-        """Returns the number of numbers in all rows that are stored now.
+        """Returns the number of elements in all rows that are stored now.
 
         Raises:
             ValueError: If the layer isn't built yet.
@@ -264,7 +268,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             weights: Two arrays, as `get_weights` returns them.
 
         Raises:
-            ValueError: If they are not keys and a row for each.
+            ValueError: If `weights` are not keys and one row for each key.
         """
         if len(weights) != 2 or len(weights[0]) != len(weights[1]):
             raise ValueError(
@@ -278,16 +282,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.params.upsert(keys, rows)
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes rows, slots and all to a file of Keras."""
+        """Writes the content of the Variable to a file of Keras."""
         self.shadow.warn_if_untrained()
         for name, array in content_arrays.to_arrays(self.params.content()).items():
             store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is there.
+        """Replaces the content of the Variable by what `save_own_variables` wrote.
 
         Raises:
-            ValueError: If it is damaged or of another kind. Then the layer is as it was.
+            ValueError: If the file is damaged, or from another kind of layer. The layer is then
+                unchanged.
         """
         dim = self.embedding_size
         try:
@@ -323,7 +328,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         name = config.get("name")
         layer = cls(**config)
         if name is not None:
-            layer.name = name  # As it was, even if it is the default.
+            layer.name = name  # Not made unique again, even if it is the default name.
         return layer
 
 
@@ -331,7 +336,7 @@ BasicEmbedding = Embedding
 
 
 def _unique(name: str) -> str:
-    """The name, or, for default names that were used before, one made from it."""
+    """Returns a name; a default name that is in use gets a number."""
     if name not in (DEFAULT_NAME, "SlotDynamicEmbeddingLayer"):
         return name
     number = keras.backend.get_uid(name)

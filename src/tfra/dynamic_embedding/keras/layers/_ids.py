@@ -1,4 +1,4 @@
-"""Ids as a layer is given them, as tensors of its key type."""
+"""Converts the ids that a layer is called with to tensors of its key type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ids_of(ids: Any, dtype: tf.DType) -> Any:
     if integers and ids.dtype.min >= dtype.min and ids.dtype.max <= dtype.max:
         return tf.cast(ids, dtype)
     if ids.dtype.is_floating and is_rebuilding():
-        return tf.zeros(tf.shape(ids), dtype)  # Placeholders, of which only the shape is right.
+        return tf.zeros(tf.shape(ids), dtype)  # Only the shape of these placeholders is right.
     check_ids_dtype(ids.dtype, dtype)
     return arguments.keys_tensor(ids, dtype)
 
