@@ -118,10 +118,11 @@ void Run(Input* input) {
   Use(table.get(), input);
   const AdmissionState before = SavedOf(table.get());
 
-  const uint32_t parts = 1 + input->Below(3), part = input->Below(4);
+  const uint32_t partitions = 1 + input->Below(3), partition = input->Below(4);
   if (input->Below(4) == 0) spec.admission = SpecOf(input);  // That of another rule.
-  const AdmissionState state = input->Flag() ? ChangedState(spec, input, parts) : AnyState(input);
-  const Status status = table->upkeep().RestoreAdmission(state, part, parts);
+  const AdmissionState state =
+      input->Flag() ? ChangedState(spec, input, partitions) : AnyState(input);
+  const Status status = table->upkeep().RestoreAdmission(state, partition, partitions);
   const AdmissionState after = SavedOf(table.get());
   if (status.ok()) {
     REQUIRE(after.seen.size() <= state.seen.size());

@@ -215,11 +215,11 @@ class TableUpkeep {
   // What is known of keys that have not entered: to be saved, and restored into a table with the
   // same AdmissionSpec, where it replaces what is known there (kInvalidArgument for another kind of
   // rule). `state` may hold the states of several tables one after the other, which had different
-  // keys; of `parts` filters only number `part` is used, if there are as many. REQUIRES
-  // (kInvalidArgument otherwise): part < parts. Needs no metadata.
+  // keys. If it has as many filters as `partitions`, only that of `partition` is used. REQUIRES
+  // (kInvalidArgument otherwise): partition < partitions. Needs no metadata.
   virtual Status ExportAdmission(AdmissionState* state) = 0;
-  virtual Status RestoreAdmission(const AdmissionState& state, uint32_t part = 0,
-                                  uint32_t parts = 1) = 0;
+  virtual Status RestoreAdmission(const AdmissionState& state, uint32_t partition = 0,
+                                  uint32_t partitions = 1) = 0;
 
   // The time written into metadata: seconds since 1970, or what SetClock said last.
   virtual uint32_t clock() const = 0;

@@ -36,8 +36,8 @@ void SaveState(const StateHeader& header, AdmissionState* state) {
 // Calls load(bytes) for each state that counts. Returns false, before that, unless all are of that
 // kind.
 template <typename LoadOne>
-bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t part,
-                uint32_t parts, LoadOne&& load) {
+bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t partition,
+                uint32_t partitions, LoadOne&& load) {
   const size_t one = sizeof(header) + header.bytes;
   if (!state.seen.empty() || state.filter.size() % one != 0) return false;
   const size_t count = state.filter.size() / one;
@@ -46,8 +46,8 @@ bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t
     std::memcpy(&there, state.filter.data() + i * one, sizeof(there));
     if (!(there == header)) return false;
   }
-  const bool own = parts > 1 && count == parts;
-  for (size_t i = own ? part : 0; i < (own ? part + 1 : count); ++i) {
+  const bool own = partitions > 1 && count == partitions;
+  for (size_t i = own ? partition : 0; i < (own ? partition + 1 : count); ++i) {
     load(state.filter.data() + i * one + sizeof(header));
   }
   return true;
@@ -203,18 +203,19 @@ class BloomAdmission final : public Admission {
     }
   }
 
-  Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) override {
+  Status Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
     bool first = true;
-    const bool fits = LoadStates(header(), state, part, parts, [&](const std::byte* from) {
-      if (std::exchange(first, false)) Clear();
-      for (auto& filter : filters_) {
-        // Of tables that had different keys: the larger counter serves the keys of both.
-        for (uint64_t i = 0; i < shape_.counters; ++i) {
-          Set(filter.data(), i, std::max(Get(filter.data(), i), Get(from, i)));
-        }
-        from += filter.size();
-      }
-    });
+    const bool fits =
+        LoadStates(header(), state, partition, partitions, [&](const std::byte* from) {
+          if (std::exchange(first, false)) Clear();
+          for (auto& filter : filters_) {
+            // Of tables that had different keys: the larger counter serves the keys of both.
+            for (uint64_t i = 0; i < shape_.counters; ++i) {
+              Set(filter.data(), i, std::max(Get(filter.data(), i), Get(from, i)));
+            }
+            from += filter.size();
+          }
+        });
     if (!fits) {
       return OtherRule(("a Bloom filter of " + std::to_string(bytes()) + " bytes").c_str());
     }
@@ -286,13 +287,14 @@ class RandomAdmission final : public Admission {
     state->filter.insert(state->filter.end(), bytes, bytes + sizeof(draws_));
   }
 
-  Status Load(const AdmissionState& state, uint32_t part, uint32_t parts) override {
+  Status Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
     std::array<uint64_t, kStripes> loaded{};
-    const bool fits = LoadStates(header(), state, part, parts, [&](const std::byte* from) {
-      std::array<uint64_t, kStripes> draws;
-      std::memcpy(draws.data(), from, sizeof(draws));
-      for (uint32_t s = 0; s < kStripes; ++s) loaded[s] = std::max(loaded[s], draws[s]);
-    });
+    const bool fits =
+        LoadStates(header(), state, partition, partitions, [&](const std::byte* from) {
+          std::array<uint64_t, kStripes> draws;
+          std::memcpy(draws.data(), from, sizeof(draws));
+          for (uint32_t s = 0; s < kStripes; ++s) loaded[s] = std::max(loaded[s], draws[s]);
+        });
     if (!fits) return OtherRule("chance");
     draws_ = loaded;
     return Status::Ok();

@@ -235,10 +235,11 @@ Status TableState::ExportAdmission(AdmissionState* to) const try {
 }
 TFRA_CATCH_BAD_ALLOC
 
-Status TableState::RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts) try {
-  if (part >= parts) {
-    return Status::InvalidArgument("expected a part below " + std::to_string(parts) +
-                                   ", received " + std::to_string(part));
+Status TableState::RestoreAdmission(const AdmissionState& from, uint32_t partition,
+                                    uint32_t partitions) try {
+  if (partition >= partitions) {
+    return Status::InvalidArgument("expected a partition below " + std::to_string(partitions) +
+                                   ", received " + std::to_string(partition));
   }
   if (admission == nullptr) {
     if (from.seen.empty() && from.filter.empty()) return Status::Ok();
@@ -246,7 +247,7 @@ Status TableState::RestoreAdmission(const AdmissionState& from, uint32_t part, u
         "expected no state of admission in a table that lets every key in, received one");
   }
   const StripeLocks locks(stripes.get(), kAllStripes);
-  return admission->Load(from, part, parts);
+  return admission->Load(from, partition, partitions);
 }
 TFRA_CATCH_BAD_ALLOC
 

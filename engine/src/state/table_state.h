@@ -163,7 +163,7 @@ class TableState {
   Status Reserve(int64_t keys);
   Status Shrink();
   Status ExportAdmission(AdmissionState* to) const;
-  Status RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts);
+  Status RestoreAdmission(const AdmissionState& from, uint32_t partition, uint32_t partitions);
   // Copies the counters, the clock and the waiting keys of another table. REQUIRES: no other thread
   // uses this one yet.
   void CopyHistory(const TableState& other);

@@ -24,8 +24,9 @@ class UpkeepOf final : public TableUpkeep {
   Status Expire(const ExpiryRule& rule, uint64_t* expired) override;
   Status Histograms(RowHistograms* histograms) override;
   Status ExportAdmission(AdmissionState* to) override { return state_.ExportAdmission(to); }
-  Status RestoreAdmission(const AdmissionState& from, uint32_t part, uint32_t parts) override {
-    return state_.RestoreAdmission(from, part, parts);
+  Status RestoreAdmission(const AdmissionState& from, uint32_t partition,
+                          uint32_t partitions) override {
+    return state_.RestoreAdmission(from, partition, partitions);
   }
   uint32_t clock() const override { return state_.clock(); }
   void SetClock(uint32_t now) override { state_.SetClock(now); }
