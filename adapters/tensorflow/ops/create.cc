@@ -1,4 +1,4 @@
-// Creating a table from the attributes of an op, and the tensor that keeps it alive.
+// Creates a table from the attributes of an op, and the tensor that keeps the table alive.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -11,6 +11,7 @@
 namespace tfra::tf {
 namespace {
 
+// Returns a description of a table for an error message.
 std::string Describe(const TableSpec& spec) {
   std::string text = std::string(NameOf(spec.key_type)) + " keys, " + NameOf(spec.value_type) +
                      " values and dim " + std::to_string(spec.dim);
@@ -22,7 +23,7 @@ struct CreateKernel {
   TableSpec spec;
 
   std::shared_ptr<TrainedTable> Make() const;
-  // Throws if a table that exists already is of other types, another dim or another bound.
+  // Throws if an existing table has other types, another dim or another bound than `spec`.
   void RequireSame(const std::shared_ptr<TrainedTable>& table) const;
 };
 
@@ -51,12 +52,13 @@ void CreateKernel::RequireSame(const std::shared_ptr<TrainedTable>& table) const
                   Describe(there));
 }
 
+// TensorFlow calls this function when it frees a lifetime tensor.
 void FreeLifetimeHandle(void* data, size_t, void* argument) {
   std::free(data);
   delete static_cast<Registry::LifetimeHandle*>(argument);
 }
 
-// A tensor that keeps the table alive.
+// Returns a tensor that owns a lifetime handle.
 Tensor LifetimeTensor(std::unique_ptr<Registry::LifetimeHandle> lifetime) {
   constexpr size_t kAlignment = 64;
   void* data = std::aligned_alloc(kAlignment, kAlignment);

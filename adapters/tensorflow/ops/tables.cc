@@ -1,4 +1,4 @@
-// Lookup, insert, accumulate, remove, clear and size.
+// Reads and writes rows: lookup, insert, accumulate, remove, clear and size.
 #include <optional>
 
 #include "ops/kernels.h"

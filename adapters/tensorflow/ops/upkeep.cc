@@ -1,4 +1,4 @@
-// What keeps a table in shape, and tells how it is: metadata, restriction, expiry, counters.
+// Metadata, restriction, expiry, counters and histograms of a table.
 #include <algorithm>
 #include <array>
 #include <memory>
