@@ -20,10 +20,6 @@ void SetVector(const OpContext& context, int output, const std::array<uint64_t, 
   std::copy(numbers.begin(), numbers.end(), tensor.data<int64_t>());
 }
 
-void SetScalar(const OpContext& context, int output, uint64_t number) {
-  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
-}
-
 }  // namespace
 
 void Touch(void* kernel, TF_OpKernelContext* op) {

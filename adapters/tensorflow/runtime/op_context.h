@@ -132,6 +132,11 @@ class OpContext {
   TF_OpKernelContext* context_;
 };
 
+// Makes an output that is an int64 scalar.
+inline void SetScalar(const OpContext& context, int output, uint64_t number) {
+  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
+}
+
 // Runs body(OpContext) and reports exceptions to TensorFlow.
 template <typename Body>
 void RunKernel(TF_OpKernelContext* context, Body&& body) {
