@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ops/kernels.h"
+#include "runtime/aligned.h"
 #include "runtime/attributes.h"
 #include "runtime/registry.h"
 
@@ -60,10 +61,8 @@ void FreeLifetimeHandle(void* data, size_t, void* argument) {
 
 // Returns a tensor that owns a lifetime handle.
 Tensor LifetimeTensor(std::unique_ptr<Registry::LifetimeHandle> lifetime) {
-  constexpr size_t kAlignment = 64;
-  void* data = std::aligned_alloc(kAlignment, kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
-  std::memset(data, 0, kAlignment);
+  void* data = AlignedAllocate(kTensorAlignment);
+  std::memset(data, 0, kTensorAlignment);
   const int64_t dims[] = {1};
   return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeLifetimeHandle,
                              lifetime.release()));

@@ -6,6 +6,7 @@
 #pragma once
 
 #pragma GCC visibility push(default)
+#include "tfra/memory.h"
 #include "tfra/pooling.h"
 #include "tfra/spec.h"
 #include "tfra/status.h"
