@@ -4,8 +4,8 @@
 #include <initializer_list>
 
 #include "ops/kernels.h"
+#include "ops/shapes.h"
 #include "runtime/op_context.h"
-#include "runtime/shapes.h"
 #include "tfra/version.h"
 
 // Returns the version of the engine that this library was built with.

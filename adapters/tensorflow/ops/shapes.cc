@@ -1,4 +1,4 @@
-#include "runtime/shapes.h"
+#include "ops/shapes.h"
 
 #include <cstddef>
 #include <cstdint>
