@@ -46,7 +46,7 @@ def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
     for keys in sorted({place[0] for place in summaries}):
         for workload, title in titles.items():
             ours = summaries.get((keys, workload, "tfra"))
-            # The peer has no lookup into a given array, so its only lookup is the measure.
+            # The peer cannot look up into a given array, so its ordinary lookup is the comparison.
             peer = summaries.get((keys, workload.removesuffix("_out"), "peer"))
             gather = summaries.get((keys, workload, "numpy"))
             if ours is None and (peer is None or workload == "lookup_out"):
@@ -62,7 +62,7 @@ def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
 
 
 def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
-    """Measures every size, the two systems in turns."""
+    """Measures every size; the two systems take turns."""
     records: list[Record] = []
     for keys in arguments.keys:
         options = plan_options(arguments, keys)

@@ -5,7 +5,7 @@
 
 The two systems take turns, each time in a new process, which checks that exactly the right keys are
 left. The goals are 20 times the peer's speed, extra memory below 10 % of the table, and a Bloom
-filter that takes the memory that was asked for. Missing a goal does not change the exit code.
+filter that takes as much memory as its options say. Missing a goal does not change the exit code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def restrict(system: str, keys: int) -> Record:
 
 
 def compare(keys: int, rounds: int) -> Record:
-    """Runs the two systems in turns; prints the ratio of the best runs, and returns the records."""
+    """Runs the two systems in turns, prints the ratio of the best runs and returns the records."""
     say(f"restrict {keys:,} keys of dim 32 to half of them")
     missing = set_up_peer()
     systems = ["tfra"] if missing else ["peer", "tfra"]
@@ -75,7 +75,7 @@ def compare(keys: int, rounds: int) -> Record:
 
 
 def admit(keys: int, batch: int = 1_000_000) -> Record:
-    """Lets a Bloom filter see distinct keys once; prints the memory they took, and returns it."""
+    """Shows a Bloom filter distinct keys once; prints and returns the memory that they took."""
     rule = tfra.admission.CountingBloomFilter(2, capacity=keys, error_rate=0.01)
     say(f"admission: {keys:,} distinct keys seen once, {rule}")
     before = memory("VmRSS")
@@ -105,7 +105,7 @@ def admit(keys: int, batch: int = 1_000_000) -> Record:
 
 
 def main() -> None:
-    """Runs both."""
+    """Runs both measurements."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,11 +3,12 @@
     python bench/compare_tiers.py             # 2 million keys
     python bench/compare_tiers.py --quick     # 200,000 keys, a first impression
 
-Rows are 32 floats with their Adam slots; ids follow a Zipf law with the exponent 1.05. The three
-take turns, each time in a new process: `tfra.Table(max_capacity, fast_bytes)` with memory for an
-eighth of the rows, the same table with all rows in memory, and RocksDB (rocksdict) with a block
-cache of as many bytes. Rows that are looked up are checked, and rows after training are compared
-between the three. The exit code is 0 only if they agree; missing a goal does not change it.
+Rows are 32 floats with their Adam slots; ids follow a Zipf law with the exponent 1.05. Three
+systems take turns, each time in a new process: `tfra.Table(max_capacity, fast_bytes)` with memory
+for an eighth of the rows, the same table with all rows in memory, and RocksDB (rocksdict) with a
+block cache of the same size. Rows that are looked up are checked, and rows after training are
+compared between the three. The exit code is 0 only if they agree; missing a goal does not
+change it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def check_samples(records: list[Record]) -> None:
 
 
 def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
-    """Measures every size, the systems in turns."""
+    """Measures every size; the systems take turns."""
     systems = []
     if with_peer:
         systems.append(("rocksdict", str(ROCKSDICT_PYTHON), ROCKSDICT_ENVIRONMENT))
@@ -118,7 +119,7 @@ def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
                 records += measure(command, environment)
     check_samples(records)
     for record in records:
-        record.pop("sample", None)  # Already compared, so the results do not keep it.
+        record.pop("sample", None)  # Compared already; the results leave it out.
         if record["workload"] == "memory" and record["system"] == "tfra":
             say(
                 f"{record['keys']:,} keys: {record['resident_bytes'] / 2**20:.0f} MiB resident, "

@@ -4,9 +4,9 @@
     python bench/compare_training.py --quick     # 200,000 keys, a first impression
 
 The systems take turns, each time in a new process. The best round of each counts; the ratio of the
-medians is shown beside it. All get the same ids: 26 features, skewed by Zipf's law, a fifth of them
-never seen before. The first updates of each system are compared with NumPy's, its keys are counted,
-and losses must fall. The exit code is 0 only if all of that holds; missing a goal does not
+medians is shown beside it. All systems get the same ids: 26 features, skewed by Zipf's law, a fifth
+of them never seen before. The first updates of each system are compared with NumPy's, its keys are
+counted, and losses must fall. The exit code is 0 only if all checks pass; missing a goal does not
 change it.
 """
 
@@ -47,8 +47,8 @@ class Line:
     title: str
     ours: tuple[str, str]  # workload, system
     other: tuple[str, str]
-    goal: float | None = None  # Ours divided by the other is at least this.
-    at_most: bool = False  # The ratio is of times, and the goal is an upper limit.
+    goal: float | None = None  # Our rate divided by the other is at least this.
+    at_most: bool = False  # Whether the ratio is one of times; the goal is then an upper limit.
     unit: float = 1e6
 
 
@@ -112,7 +112,7 @@ def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
 
 
 def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
-    """Measures every size, the systems in turns."""
+    """Measures every size; the systems take turns."""
     systems = []
     if with_peer:
         systems.append(("peer", str(PEER_PYTHON), PEER_ENVIRONMENT))

@@ -3,10 +3,10 @@
     python bench/compare_variable.py             # 2 and 10 million keys
     python bench/compare_variable.py --quick     # 200,000 keys, a first impression
 
-The two systems take turns, each time in a new process, and each is called eagerly and inside
-`tf.function` in turns. The best round of each counts; the ratio of the medians is shown beside it.
-Every looked-up row is checked and the checksums of all processes must agree. The exit code is 0
-only if they do; missing a goal does not change it.
+The two systems take turns, each time in a new process. The processes of a system alternate between
+eager calls and `tf.function`. The best round of each counts; the ratio of the medians is shown
+beside it. Every looked-up row is checked and the checksums of all processes must agree. The exit
+code is 0 only if they do; missing a goal does not change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Line:
 
     title: str
     workload: str
-    goal: float | None = None  # Ours divided by the other is at least this (memory: at most).
+    goal: float | None = None  # Our result divided by the other is at least this; memory: at most.
     unit: float = 1e6
     against: str = "peer"
 
@@ -93,7 +93,7 @@ def table(summaries: dict[tuple[int, str, str], Summary]) -> list[str]:
 
 
 def measure_all(arguments: argparse.Namespace, with_peer: bool) -> list[Record]:
-    """Measures every size, the two systems in turns."""
+    """Measures every size; the two systems take turns."""
     records: list[Record] = []
     for keys in arguments.keys:
         for repeat in range(arguments.repeats):

@@ -3,8 +3,8 @@
     python bench/counters.py             # 1 and 10 million keys
     python bench/counters.py --quick     # 100,000 keys
 
-Builds the engine a second time without counters. Both take turns in one process, call by call. The
-goal is a cost of at most 2 %; missing it does not change the exit code.
+Builds the engine a second time, without counters. The two engines take turns in one process, call
+by call. The goal is a cost of at most 2 %; missing it does not change the exit code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(keys: int, turns: int) -> Record:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures all sizes, prints and writes the costs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -31,7 +31,7 @@ def measure(binary: Path, options: list[str]) -> list[Record]:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measures and writes the results; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""Measures how many rows are found in memory, by how many of them fit there.
+"""Measures the share of looked-up rows that are found in memory, for several memory budgets.
 
     python bench/hit_rate.py                                      # half a million keys
     python bench/hit_rate.py --json bench/results/hit_rate.json   # then `make docs` draws it
 
 Ids follow a Zipf law with the exponent 1.05. Beside each rate is the best possible one: that of
-a memory that holds exactly the most frequent rows from the start.
+a memory that always holds the most frequent rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DIM, BATCH = 16, 4096
 
 
 def measure(keys: int, share: Fraction, batches: int) -> Record:
-    """Looks up ids; the first half warms up and is not counted."""
-    # Each row in memory takes a few bytes more than the row.
+    """Returns the record of one memory budget. The first half of the ids is not counted."""
+    # Each row in memory takes a few bytes in addition to the row.
     table = tfra.Table(DIM, max_capacity=keys, fast_bytes=int(keys * share) * (4 * DIM + 8))
     for start in range(0, keys, BATCH):
         index = np.arange(start, min(start + BATCH, keys))
@@ -48,7 +48,7 @@ def measure(keys: int, share: Fraction, batches: int) -> Record:
 
 
 def main() -> None:
-    """Measures all; prints and writes it."""
+    """Measures all budgets; prints and writes the rates."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""Instructions per key of lookups, inserts and Adam steps on one thread, counted by callgrind.
+"""Counts the instructions per key of lookups, inserts and Adam steps on one thread, by callgrind.
 
     python bench/instructions.py build/cpp/engine/instructions_bench [another build of it]
 
-With two programs it prints the ratio of the first to the second, for example of a change to the
-version before it. Needs valgrind.
+With two programs it also prints the ratio of the first to the second, for example of the builds
+after and before a change. Needs valgrind.
 """
 
 from __future__ import annotations

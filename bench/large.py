@@ -51,7 +51,7 @@ class Reference:
         self.steps = np.zeros(len(self.index), np.int64)
 
     def step(self, index: Array, gradients: Array, number: int) -> None:
-        """Adam on the rows that are in the batch."""
+        """Takes a step of Adam on those rows that are in the batch."""
         place = np.searchsorted(self.index, index)
         place[place == len(self.index)] = 0
         mine = self.index[place] == index
@@ -66,7 +66,7 @@ class Reference:
         self.value[some] -= rate * self.momentum[some] / (np.sqrt(self.velocity[some]) + EPSILON)
 
     def check(self, table: tfra.Table) -> str:
-        """Compares the rows; returns what was compared."""
+        """Compares the rows with those of the table; returns a summary."""
         rows = table.lookup(keys_at(self.index))
         still = self.steps == 0
         if not np.array_equal(rows[still], self.value[still].astype(np.float32)):
@@ -82,7 +82,7 @@ class Reference:
 
 
 class Report:
-    """Shows the progress, and keeps the figures."""
+    """Shows the progress and collects the figures."""
 
     def __init__(self, table: tfra.Table, before: int) -> None:
         self.figures: Record = {}
@@ -96,7 +96,7 @@ class Report:
             yield from self.progress.track(items, total=total, description=what)
 
     def note(self, what: str, count: int, seconds: float) -> None:
-        """Prints the speed, and the memory in use."""
+        """Prints the speed of a phase and the memory in use."""
         stats = self._table.stats()
         resident = resident_bytes() - self._before
         share = resident / (self._table.fast_bytes + stats.index_bytes)  # type: ignore[operator]
@@ -116,7 +116,7 @@ class Report:
 
 
 def require_room(directory: Path, bytes_needed: int) -> None:
-    """Ends the program if the file would not fit."""
+    """Ends the program if the disk has too little space for the file."""
     free = shutil.disk_usage(directory).free
     if free < bytes_needed:
         raise SystemExit(
@@ -143,7 +143,7 @@ def build(table: tfra.Table, keys: int, report: Report) -> int:
 def train(
     table: tfra.Table, stream: Zipf, steps: int, reference: Reference, report: Report
 ) -> None:
-    """Takes steps of Adam."""
+    """Takes all steps of Adam."""
     seconds = 0.0
     for number in report.each("train", range(1, steps + 1), steps):
         index = stream.draw()
@@ -156,7 +156,7 @@ def train(
 
 
 def export(table: tfra.Table, keys: int, mixed: int, report: Report) -> None:
-    """Reads everything, a batch at a time."""
+    """Exports the table, a batch at a time, and checks its keys."""
     count, seconds = 0, 0.0
     batches = table.iterate(BATCH, slots=True)
     started = time.perf_counter()
@@ -173,7 +173,7 @@ def export(table: tfra.Table, keys: int, mixed: int, report: Report) -> None:
 
 
 def main() -> int:
-    """Runs everything; returns the exit code."""
+    """Builds, trains, exports and checks a table; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -193,7 +193,8 @@ def main() -> int:
         )
     row_bytes = 3 * 4 * given.dim
     rows = given.keys * row_bytes
-    require_room(given.directory, int(1.4 * rows))  # Some of a file is free, to write rows in runs.
+    # A part of the file stays free, so that rows can be written in long runs.
+    require_room(given.directory, int(1.4 * rows))
     say(
         f"{given.keys:,} keys x {given.dim} float32 with Adam: {rows / GIB:.1f} GiB of rows, "
         f"memory for {given.fast_bytes / GIB:.2f} GiB of them, {os.cpu_count()} CPUs"

@@ -22,7 +22,7 @@ BATCH = 65_536
 
 
 def memory(field: str) -> int:
-    """Returns a number of bytes from the operating system."""
+    """Returns a field of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
@@ -30,7 +30,7 @@ def memory(field: str) -> int:
 
 
 def main() -> None:
-    """Prints one record."""
+    """Measures one restriction and prints one record."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--system", choices=tuple(MODULES), required=True)
     parser.add_argument("--keys", type=int, required=True)
@@ -53,13 +53,13 @@ def main() -> None:
         batch = tf.constant(keys[begin : begin + BATCH])
         variable.upsert(batch, tf.ones([len(batch), arguments.dim]))
         if arguments.system == "peer":
-            policy.apply_update(batch)  # Ours has counted the upsert.
+            policy.apply_update(batch)  # Our `upsert` already counts the write.
     kept = keys[::2]
     for begin in range(0, len(kept), BATCH):
         policy.apply_update(tf.constant(kept[begin : begin + BATCH]))
     table = memory("VmRSS") - before
 
-    Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM.
+    Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM, the peak of the memory.
     resident = memory("VmRSS")
     start = time.perf_counter()
     variable.restrict(len(kept))

@@ -13,7 +13,7 @@ import tfra
 
 
 class Table:
-    """A `tfra.Table` as the workloads see it."""
+    """A `tfra.Table` with the interface of the workloads."""
 
     def __init__(self, plan: Plan) -> None:
         self._table = tfra.Table(dim=plan.dim, key_dtype="int64", value_dtype="float32")
@@ -29,7 +29,7 @@ class Table:
 
 
 class Adapter:
-    """tfra over NumPy arrays, which are its own array type."""
+    """The system `tfra`; its own array type is the NumPy array."""
 
     system = "tfra"
     mode = "numpy"
@@ -53,7 +53,7 @@ class Adapter:
 
 
 class Gather:
-    """`np.take` from a dense array: the rows without a table. NumPy does it on one thread."""
+    """`np.take` from a dense array, without a table. NumPy uses one thread."""
 
     system = "numpy"
     mode = "np.take"

@@ -1,9 +1,9 @@
 """Measures one system: a table with an eighth of its rows in memory, one in memory, or RocksDB.
 
-Runs in the environment of the system it measures; `bench/compare_tiers.py` starts it. All get the
-same stream: ids by a Zipf law, a row of value and two Adam slots for each. What is looked up is
-compared with what was written; of the rows after training some are printed, for the caller to
-compare between systems.
+Runs in the environment of the system it measures; `bench/compare_tiers.py` starts it. All systems
+get the same stream of ids, which follow a Zipf law. Each id has a row of the value and two Adam
+slots. Rows that are looked up are compared with what was written. Some rows are printed after
+training, so that the caller can compare them between systems.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from workloads import (
 )
 
 EXPONENT = 1.05
-SHARE = 8  # All rows need this many times the memory for rows.
+SHARE = 8  # All rows take this many times the memory budget.
 SAMPLE = 64
-WARM_ROUNDS = 6  # Lookups that are not timed, so that frequent rows move to memory.
+WARM_ROUNDS = 6  # Untimed lookups, so that frequent rows move to memory before the measurement.
 LEARNING_RATE, BETA_1, BETA_2, EPSILON = 0.001, 0.9, 0.999, 1e-7
 
 
@@ -88,11 +88,11 @@ class OurTable:
         return {name: getattr(stats, name) for name in (*names, "bytes_written")}
 
     def close(self) -> None:
-        """Does nothing: the file has no name."""
+        """Does nothing: the system frees the file, which has no name, with the table."""
 
 
 class RocksDb:
-    """RocksDB by rocksdict: raw bytes, a batch of keys a call, a batch of writes a call.
+    """RocksDB through rocksdict, with raw bytes; a call reads or writes a batch of keys.
 
     Each distinct key is requested once. Keys are sorted, because RocksDB stores them in order.
     There is no write-ahead log and no compression. The block cache is as large as our budget; its
@@ -168,7 +168,7 @@ class RocksDb:
 
 
 def _names(keys: Array) -> list[bytes]:
-    """Keys as RocksDB orders them."""
+    """Returns keys as bytes, in the order of RocksDB."""
     data = keys.astype(">u8").tobytes()
     return [data[at : at + 8] for at in range(0, len(data), 8)]
 
@@ -176,14 +176,14 @@ def _names(keys: Array) -> list[bytes]:
 class Zipf:
     """Batches of row numbers: the one of rank r has a probability proportional to r**-1.05.
 
-    By rejection-inversion (Hörmann and Derflinger 1996), which needs no table of probabilities.
+    Uses rejection-inversion (Hörmann and Derflinger 1996), which needs no table of probabilities.
 
     Args:
         keys: How many rows there are.
         batch: How many numbers a batch has.
 
     Attributes:
-        checksum: Of everything that was drawn so far.
+        checksum: The checksum of everything that was drawn so far.
     """
 
     def __init__(self, keys: int, batch: int) -> None:
@@ -224,7 +224,7 @@ def values_of(index: Array, dim: int) -> Array:
 
 
 def gradients_of(index: Array, dim: int, step: int) -> Array:
-    """Small integers divided by 64: their sums are exact in every order."""
+    """Returns small integers divided by 64, whose sums are exact in every order."""
     numbers = (index[:, np.newaxis] * 7 + np.arange(dim) * 3 + step) % 13 - 6
     return numbers.astype(np.float32) / 64
 
@@ -300,7 +300,8 @@ def main() -> int:
     for plan in plans(arguments):
         fast_bytes = plan.keys * plan.dim * 4 * 3 // SHARE
         small = Plan(plan.batch, plan.dim, plan.batch, 1, 1, plan.threads)
-        warm = make(arguments.system, small, fast_bytes)  # Memory that only first calls allocate.
+        # The first calls allocate memory once, which is not measured.
+        warm = make(arguments.system, small, fast_bytes)
         for _ in run(warm, small, fast_bytes, 0):
             pass
         warm.close()

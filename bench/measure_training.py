@@ -2,7 +2,7 @@
 
 Runs in the environment of the system it measures (--system), and in ours also measures the same
 model with a static table. `bench/compare_training.py` starts it with the environment variables that
-the systems need. Every system gets the same stream of ids, and before anything is timed its first
+the systems need. Every system gets the same stream of ids. Before anything is timed, its first
 updates are compared with those of the rule in NumPy.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import workloads
 from workloads import FEATURES, NUMBERS, Array, Examples, Plan, Record, Stream, WrongResult
 
-EXAMPLES = 2048  # in a batch of the model
+EXAMPLES = 2048  # examples in a batch of the model
 HIDDEN = (128, 64)  # units of the model's layers
 STATIC_ROWS = 2_000_000
 LEARNING_RATE = 0.01
@@ -54,7 +54,7 @@ class Trainer(ABC):
         return np.asarray(rows)
 
     def ids(self, ids: Array) -> Array:
-        """Returns which rows the system uses for `ids`: those of the ids themselves."""
+        """Returns the numbers of the rows of `ids`; by default each id has its own row."""
         return ids
 
     def size(self) -> int | None:
@@ -63,19 +63,19 @@ class Trainer(ABC):
 
 
 class Rule:
-    """What an update must do to rows, in NumPy, in float64."""
+    """The expected updates of rows, computed with NumPy in float64."""
 
     def __init__(self, workload: str, ids: Array, dim: int) -> None:
         self._adam = workload != "rowwise_adagrad"
         self._known = np.unique(ids)
-        # One accumulator per row, and two averages per element.
+        # Adagrad has one accumulator per row, Adam two averages per element.
         self._first = np.zeros((self._known.size, dim))
         self._second = np.zeros((self._known.size, dim if self._adam else 1))
         self._change = np.zeros((self._known.size, dim))
         self._step = 0
 
     def change(self, ids: Array) -> Array:
-        """Returns what was added to the rows of `ids` so far."""
+        """Returns the sum of all changes of the rows of `ids`."""
         return self._change[np.searchsorted(self._known, ids)]
 
     def apply(self, ids: Array, gradients: Array) -> None:
@@ -99,7 +99,7 @@ class Rule:
 
 
 def check_updates(trainer: Trainer, stream: Stream, workload: str, gradients: Array) -> None:
-    """Raises unless the first steps change the rows as the rule says, from any start."""
+    """Raises unless the first steps change the rows as the rule says; initial rows may differ."""
     first, second = stream.draw().ids, stream.draw().ids
     rule = Rule(workload, trainer.ids(np.stack([first, second])), gradients.shape[-1])
     starts: dict[int, tuple[Array, Array]] = {}
@@ -120,7 +120,7 @@ def fixed_gradients(plan: Plan) -> Array:
 
 
 def embedding_part(system: System, plan: Plan, workload: str, trainer: Trainer) -> Record:
-    """Measures the steps of `trainer`, checked before and after."""
+    """Measures the steps of `trainer`; checks its updates before and its size after them."""
     stream = Stream(plan.keys, plan.batch // FEATURES)
     check_updates(trainer, stream, workload, fixed_gradients(plan))
     for examples in stream.known():
@@ -133,7 +133,7 @@ def embedding_part(system: System, plan: Plan, workload: str, trainer: Trainer) 
         for batch in batches:
             trainer.step(batch)
         seconds = time.perf_counter() - start
-        if number >= 0:  # The first is for warming up.
+        if number >= 0:  # The first round warms up.
             rates.append(plan.round_batches * (plan.batch // FEATURES) * FEATURES / seconds)
     check_size(trainer.size(), stream)
     return training_record(system, plan, workload, stream, **workloads.rates_fields(rates))
@@ -145,13 +145,13 @@ def provide_rows(plan: Plan, stream: Stream) -> None:
 
 
 def check_size(size: int | None, stream: Stream) -> None:
-    """Raises unless each id that was trained is a key, and no other."""
+    """Raises unless the number of keys is the number of ids that were trained."""
     if size is not None and size != stream.count:
         raise WrongResult(f"expected {stream.count} keys. Received: {size}")
 
 
 class LayerTrainer(Trainer):
-    """One layer for all features, or one for each, in a traced training step."""
+    """One layer for all features, or one layer per feature, in a traced training step."""
 
     def __init__(self, layers: list[Any], optimizer: Any, gradients: Array) -> None:
         tf = import_module("tensorflow")
@@ -190,7 +190,7 @@ class LayerTrainer(Trainer):
 
 
 class TableTrainer(Trainer):
-    """A `tfra.Table` and NumPy."""
+    """A `tfra.Table` on NumPy arrays."""
 
     def __init__(self, plan: Plan, gradients: Array) -> None:
         tfra = import_module("tfra")
@@ -245,8 +245,8 @@ class TorchTrainer(Trainer):
 class FbgemmTrainer(TorchTrainer):
     """FBGEMM's table on the CPU: the update is fused with the backward pass.
 
-    Bags of one id, summed, are faster than the mode without pooling, and one feature of all ids
-    faster than 26 features of a shared table.
+    Bags of one id, summed, are faster than the mode without pooling. One feature with all ids is
+    faster than 26 features that share a table.
     """
 
     def _make(self, plan: Plan) -> None:
@@ -307,20 +307,20 @@ def deep_fm(keras: Any, embedding: Any) -> Any:
 
 
 def dataset(batches: list[Examples], rows: int | None) -> Any:
-    """Returns batches as `fit` takes them; the ids modulo `rows` for a static table."""
+    """Returns batches for `fit`; for a static table, the ids are taken modulo `rows`."""
     tf = import_module("tensorflow")
     ids = np.stack([batch.ids for batch in batches])
     inputs = ids if rows is None else ids % rows, np.stack([batch.numbers for batch in batches])
     data = (inputs, np.stack([batch.labels for batch in batches]))
-    # Without autotuning: `fit` waits for its thread at the end, up to seconds after the last step,
-    # with every layer.
+    # No autotuning: at its end `fit` waits for the thread of the autotuner, up to seconds after
+    # the last step, whatever the layer is.
     options = tf.data.Options()
     options.autotune.enabled = False
     return tf.data.Dataset.from_tensor_slices(data).prefetch(2).with_options(options)
 
 
 def fit(system: System, plan: Plan, keras: Any, layer: Any, optimizer: Any) -> Record:
-    """Measures `fit` of a model with the embedding `layer`, static if it is one of Keras."""
+    """Measures `fit` of a model with the embedding `layer`, which is static if it is Keras's."""
     plan = replace(plan, batch=EXAMPLES)
     model = deep_fm(keras, layer)
     model.compile(optimizer, "binary_crossentropy")
@@ -328,11 +328,12 @@ def fit(system: System, plan: Plan, keras: Any, layer: Any, optimizer: Any) -> R
     stream = Stream(plan.keys, plan.batch)
     rates, losses = [], []
     for number in range(-2, plan.rounds):
-        # Every id once, then a warm-up round. Twice the steps: a call of `fit` has a cost, too.
+        # Train every id once, then warm up. A round has twice the steps, because each call of `fit`
+        # has a fixed cost.
         drawn = (stream.draw() for _ in range(2 * plan.round_batches))
         batches = list(stream.known() if number == -2 else drawn)
         if number == -2 and rows is not None:
-            continue  # A static table has all its rows.
+            continue  # A static table has all its rows from the start.
         data = dataset(batches, rows)
         provide_rows(plan, stream)
         start = time.perf_counter()
@@ -367,7 +368,7 @@ def measure_ours(plan: Plan) -> Iterator[Record]:
     gradients = fixed_gradients(plan)
 
     class Gather(keras.layers.Embedding):  # type: ignore[misc]
-        """Reads only the rows of the ids; Keras's own copies the whole table in each step."""
+        """Reads only the rows of the ids; Keras's own layer copies the whole table in each step."""
 
         def call(self, ids: Any) -> Any:
             return tf.gather(self.embeddings.value, ids)
@@ -413,7 +414,7 @@ def measure_peer(plan: Plan) -> Iterator[Record]:
 
 
 def measure_torch(plan: Plan) -> Iterator[Record]:
-    """Measures PyTorch, and FBGEMM in it."""
+    """Measures PyTorch and FBGEMM."""
     import_module("torch").set_num_threads(plan.threads)
     gradients = fixed_gradients(plan)
     system = System("torch", "eager", versions_of("torch", "numpy"))
@@ -423,7 +424,7 @@ def measure_torch(plan: Plan) -> Iterator[Record]:
 
 
 def versions_of(*distributions: str) -> dict[str, str]:
-    """Returns the versions of those that are installed."""
+    """Returns the versions of those packages that are installed."""
     versions = {}
     for name in distributions:
         try:

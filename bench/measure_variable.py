@@ -20,13 +20,13 @@ import workloads
 from workloads import Array, Plan, Record, Session, System, WrongResult, keys_at
 
 SMALL_BATCH = 64
-SMALL_QUERIES = 100  # different ones
-SMALL_CALLS = 2_000  # in a round; a multiple of the queries
+SMALL_QUERIES = 100  # different batches of keys
+SMALL_CALLS = 2_000  # calls in a round; a multiple of SMALL_QUERIES
 
 
 @dataclass(frozen=True)
 class Package:
-    """Where a system's `Variable` is."""
+    """The package with a system's `Variable`."""
 
     system: str  # its name in the records
     module: str
@@ -42,7 +42,7 @@ PACKAGES = {
 
 
 def traced(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
-    """Returns `function` as a graph, traced already, since tracing is not what is measured."""
+    """Returns `function` as a graph that is already traced, so that tracing is not timed."""
     graph = tf.function(function, input_signature=signature)
     graph.get_concrete_function()
     return graph
@@ -50,7 +50,7 @@ def traced(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
 
 @dataclass(frozen=True)
 class SmallCalls:
-    """The ways in which a few keys are looked up."""
+    """The ways to look up a few keys."""
 
     function: Callable[[Any], Any]
     eager: Callable[[Any], Any]
@@ -61,7 +61,7 @@ class Table:
     """A `Variable` called one by one or through traced functions."""
 
     def __init__(self, variable: Any, mode: str) -> None:
-        self._variable = variable  # Functions do not keep it alive.
+        self._variable = variable  # The traced functions do not keep the variable alive.
         keys = tf.TensorSpec([None], tf.int64)
         values = tf.TensorSpec([None, variable.dim], tf.float32)
 
@@ -115,7 +115,7 @@ class Adapter:
 
 
 class Gather:
-    """`tf.gather` from a dense tensor: the rows without a table."""
+    """`tf.gather` from a dense tensor, without a table."""
 
     system = "tf.gather"
 
@@ -145,7 +145,7 @@ class Gather:
 
 
 def tf_distribution() -> str:
-    """Returns under which name TensorFlow is installed."""
+    """Returns the name of the installed TensorFlow package."""
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
             version(name)
@@ -156,7 +156,7 @@ def tf_distribution() -> str:
 
 
 def looped(lookup: Callable[[Any], Any], dim: int) -> Any:
-    """Returns a graph that looks up queries (n, 64) in turns, and returns the last rows."""
+    """Returns a graph that looks up the queries (n, 64) one by one and returns the last rows."""
 
     def loop(queries: tf.Tensor) -> tf.Tensor:
         def body(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -221,7 +221,7 @@ def time_exports(session: Session, export: Callable[[], Any]) -> tuple[list[floa
         place_by_key = np.argsort(keys)
         if not np.array_equal(keys[place_by_key], all_keys[index_by_key]):
             raise WrongResult(f"expected an export of the {count} keys. Received: {keys.size} keys")
-        # The order of an export is the system's own, so rows are checked by key.
+        # Each system exports in its own order, so rows are checked by key.
         checksum = 0
         for at in range(0, count, session.plan.batch):
             part = slice(at, at + session.plan.batch)

@@ -1,4 +1,4 @@
-"""What the comparisons share: the peer's environment, measuring processes, checks and results."""
+"""Shared by the comparisons: the peer's environment, measuring processes, checks and results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PEER_ENVIRONMENT = {
     "TF_USE_LEGACY_KERAS": "1",  # the peer does not know Keras 3
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
-    "PYTHONPATH": "",  # nothing of our environment may shadow the peer's packages
+    "PYTHONPATH": "",  # packages of our environment must not shadow the peer's
     "PYTHONNOUSERSITE": "1",
 }
 TORCH = ROOT / ".venvs" / "torch-2.13.0"
 TORCH_PYTHON = TORCH / "bin" / "python"
 TORCH_REQUIREMENTS = ("torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=2,<3")
 TORCH_ENVIRONMENT = {
-    # Threads that wait by spinning make PyTorch up to ten times slower on a machine that is shared.
+    # On a shared machine, threads that spin while they wait make PyTorch up to ten times slower.
     "GOMP_SPINCOUNT": "1000",
     "PYTHONPATH": "",
     "PYTHONNOUSERSITE": "1",
@@ -41,7 +41,7 @@ ROCKSDICT = ROOT / ".venvs" / "rocksdict-0.3.29"
 ROCKSDICT_PYTHON = ROCKSDICT / "bin" / "python"
 ROCKSDICT_REQUIREMENTS = ("rocksdict==0.3.29", "numpy>=2,<3")
 ROCKSDICT_ENVIRONMENT = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
-# TensorFlow is called both ways, in turns, and the best result counts.
+# Processes alternate between these two ways to call TensorFlow; the best result counts.
 MODES = ("function", "eager")
 SETUP_NEEDS_PYTHON = 3
 
@@ -66,7 +66,7 @@ def say(text: str) -> None:
 
 
 def set_up_peer() -> str | None:
-    """Makes the peer's environment; returns why it cannot be measured, if so."""
+    """Makes the peer's environment; returns why the peer cannot be measured, or None."""
     code = subprocess.run([str(PEER / "setup.sh")], check=False).returncode
     if code == SETUP_NEEDS_PYTHON:
         return "needs python3.11"
@@ -74,14 +74,14 @@ def set_up_peer() -> str | None:
 
 
 def set_up_torch() -> str | None:
-    """Makes the environment of PyTorch and FBGEMM; returns why it cannot be measured, if so."""
+    """Makes the environment of PyTorch and FBGEMM; returns why that failed, or None."""
     candidates = (f"{path}/python3.11" for path in os.get_exec_path())
     python = next(filter(_is_python_3_11, candidates), None)
     return _set_up("torch", TORCH, TORCH_REQUIREMENTS, python)
 
 
 def set_up_rocksdict() -> str | None:
-    """Makes the environment of RocksDB; returns why it cannot be measured, if so."""
+    """Makes the environment of RocksDB; returns why that failed, or None."""
     return _set_up("rocksdict", ROCKSDICT, ROCKSDICT_REQUIREMENTS, sys.executable)
 
 
@@ -104,7 +104,7 @@ def _set_up(name: str, folder: Path, requirements: Sequence[str], base: str | No
 
 
 def _is_python_3_11(path: str) -> bool:
-    """Tries a candidate: it may be a version manager's shim that cannot start."""
+    """Starts a candidate and asks its version. A version manager's shim may fail to start."""
     if not os.access(path, os.X_OK):
         return False
     code = "import sys, venv, ensurepip; assert sys.version_info[:2] == (3, 11)"
@@ -125,7 +125,7 @@ def describe(record: Record) -> str:
 
 
 def measure(command: list[str], environment: dict[str, str]) -> list[Record]:
-    """Runs one measuring process, shows its records as they come, and returns them."""
+    """Runs one measuring process, prints its records as they arrive, and returns them."""
     records = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -154,7 +154,7 @@ def check_checksums(records: list[Record]) -> None:
     """Raises unless every process read the same rows in each workload."""
     seen: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
     for record in records:
-        # Both kinds of lookup read the same rows.
+        # Lookups into a new array and into `out=` read the same rows.
         workload = record["workload"].removesuffix("_out")
         seen[record["keys"], workload][record["checksum"]] = record["system"]
     for (keys, workload), checksums in seen.items():
@@ -191,7 +191,7 @@ def cpu_model() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Returns the facts about this machine that figures depend on."""
+    """Returns the facts about this machine that affect the results."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": cpu_model(),
@@ -205,7 +205,7 @@ def write_json(document: Record, name: str, folder: Path, path: Path | None) -> 
     """Writes a document, with date and machine, to `path` or to a new file `name`-(time).json.
 
     Returns:
-        Where it is.
+        The path of the file.
     """
     now = datetime.now().astimezone()
     path = path or folder / f"{name}-{now:%Y%m%d-%H%M%S}.json"
@@ -218,7 +218,7 @@ def write_json(document: Record, name: str, folder: Path, path: Path | None) -> 
 def write_results(
     name: str, arguments: argparse.Namespace, records: list[Record], not_measured: str | None
 ) -> Path:
-    """Writes everything that was measured to a file, and returns where it is."""
+    """Writes everything that was measured to a file and returns its path."""
     summaries = [
         {"keys": keys, "workload": workload, "system": system, "best": s.best, "median": s.median}
         for (keys, workload, system), s in summarize(records).items()
@@ -278,7 +278,7 @@ def parse_arguments(
 
 
 def plan_options(arguments: argparse.Namespace, keys: int) -> list[str]:
-    """Returns the options of a measuring process for a table of so many keys."""
+    """Returns the options of a measuring process for a table of `keys` keys."""
     return [
         f"--keys={keys}",
         f"--rounds={arguments.rounds}",
@@ -300,14 +300,14 @@ def run_comparison(
     """Measures, prints and writes one comparison; returns the exit code.
 
     Args:
-        name: Of the file of results.
-        document: What --help says.
-        note: What the columns are.
-        keys: The sizes of tables, and those of a quick run.
-        measure_all: Called with the arguments, and whether the peer can be measured.
-        table: The lines to print.
-        defaults: Of arguments, quick run or not, where those of the others do not fit.
-        set_up: Makes the peer's environment, and returns why it cannot be measured, if so.
+        name: The name of the results file.
+        document: The text of --help.
+        note: The text that explains the columns.
+        keys: The sizes of tables in a full run, and in a quick run.
+        measure_all: Called with the arguments and whether the peer can be measured.
+        table: Returns the lines to print.
+        defaults: Defaults of arguments that differ from the common ones, by quick run or not.
+        set_up: Makes the peer's environment; returns why the peer cannot be measured, or None.
     """
     parser = argument_parser(document)
     parser.set_defaults(**(defaults or {}))

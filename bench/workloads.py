@@ -32,14 +32,14 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
 
-# Training examples have as many ids and numbers as Criteo's logs.
+# A training example has as many ids and numbers as one of Criteo's logs.
 FEATURES = 26
 NUMBERS = 13
-NEW_IDS = 0.2  # the share of those that were never seen before
+NEW_IDS = 0.2  # the share of ids that were never seen before
 
 
 class WrongResult(Exception):
-    """A lookup returned something else than what was written."""
+    """A lookup returned other rows than those that were written."""
 
 
 class Table(Protocol):
@@ -82,7 +82,7 @@ class Plan:
         dim: Length of a row.
         batch: Keys per call.
         rounds: Timed rounds of lookup and of upsert; the best one counts.
-        round_batches: Calls per round at most.
+        round_batches: The most calls in a round.
         threads: Threads that the system may use.
     """
 
@@ -95,14 +95,14 @@ class Plan:
 
 
 def _mix(x: Array) -> Array:
-    """SplitMix64's finalizer: a bijection, so distinct inputs give distinct keys."""
+    """The finalizer of SplitMix64. It is a bijection: distinct inputs give distinct keys."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def keys_at(index: Array) -> Array:
-    """Returns the int64 keys number `index` (n,): distinct and uniformly spread."""
+    """Returns the keys with the numbers `index` (n,): distinct int64, spread uniformly."""
     return _mix((index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)).view(
         np.int64
     )
@@ -208,7 +208,7 @@ class Session:
             self.version[index] = version
             keys, values = adapter.native(keys_at(index)), adapter.native(self.expected(index))
             if new:
-                # For the new rows, and for a system that moves all rows when it grows.
+                # Enough for the new rows, and for all rows: some systems move them when they grow.
                 provide_memory((done + 3 * index.size) * (4 * self.plan.dim + 32))
             start = time.perf_counter()
             table.upsert(keys, values)
@@ -237,8 +237,8 @@ class Examples:
 class Stream:
     """Examples like those of Criteo's logs: skewed ids, and a fifth of them never seen before.
 
-    Each feature has ids of its own. Those of its vocabulary follow Zipf's law: the id of rank r has
-    a probability proportional to 1 / r. The others are new, and do not come again. The label
+    Each feature has its own ids. The ids of its vocabulary follow Zipf's law: the id of rank r has
+    a probability proportional to 1 / r. The other ids are new and occur once. The label
     depends on all numbers and ids of an example, so that a model can learn from both.
 
     Args:
@@ -246,8 +246,8 @@ class Stream:
         examples: Examples per batch.
 
     Attributes:
-        count: Number of distinct ids in the vocabularies and in what was drawn so far.
-        checksum: Of everything that was yielded or drawn so far.
+        count: Number of distinct ids in the vocabularies and in the batches drawn so far.
+        checksum: The checksum of everything that was yielded or drawn so far.
     """
 
     def __init__(self, keys: int, examples: int) -> None:
@@ -255,7 +255,7 @@ class Stream:
         self._examples = examples
         self._vocabulary = batches * examples
         self._random = np.random.RandomState(0xC417E0)
-        # Divisions and a running sum are the same in every version of NumPy.
+        # Divisions and running sums give the same results in every version of NumPy.
         share = np.cumsum(1.0 / np.arange(1, self._vocabulary + 1))
         self._share = share / share[-1]
         self.count = self._vocabulary * FEATURES
@@ -274,14 +274,14 @@ class Stream:
         number = np.searchsorted(self._share, self._random.random_sample(shape))
         number = np.minimum(number, self._vocabulary - 1)
         new = self._random.random_sample(shape) < NEW_IDS
-        # Further from 0 than any rank, and different for every new id of any feature.
+        # New ids are larger than any rank, and differ between all features and batches.
         count = self.count + int(np.count_nonzero(new))
         number[new] = np.arange(self.count, count)
         self.count = count
         return self._with_labels(number)
 
     def _with_labels(self, number: Array) -> Examples:
-        """Makes examples of the numbers (n, FEATURES) of their ids in each feature."""
+        """Makes examples from the number of each id within its feature (n, FEATURES)."""
         ids = keys_at(number * FEATURES + np.arange(FEATURES))
         numbers = self._random.randint(-128, 128, size=(len(ids), NUMBERS))
         effects = (ids >> 8) % 256 - 128
@@ -294,8 +294,8 @@ class Stream:
 def provide_memory(size: int) -> None:
     """Makes the kernel hold this many bytes of free memory that can be used at once.
 
-    Some hypervisors take free memory back, and returning it takes much longer than what the kernel
-    and any table do with it. Every system under test calls this before it needs new memory.
+    Some hypervisors take free memory away. Getting it back takes much longer than the work of the
+    kernel and of a table. So this is called for every system before it needs new memory.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     with mmap.mmap(-1, size, flags=flags) as memory:
@@ -304,7 +304,7 @@ def provide_memory(size: int) -> None:
 
 
 def resident_bytes() -> int:
-    """Returns this process's resident memory, without what its allocator keeps for later."""
+    """Returns this process's resident memory, without the free memory that its allocator keeps."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/status") as status:
@@ -315,7 +315,7 @@ def resident_bytes() -> int:
 
 
 def record(system: System, plan: Plan, workload: str, checksum: int, **fields: Any) -> Record:
-    """Returns what is printed about one workload."""
+    """Returns the record of one workload, which is printed as JSON."""
     return {
         "system": system.system,
         "mode": system.mode,
@@ -342,10 +342,10 @@ def rates_fields(rates: list[float], what: str = "keys") -> Record:
 def build(adapter: Adapter, session: Session) -> tuple[Table, list[Record]]:
     """Makes a table of all keys; returns it and the records of insert and memory."""
     plan = session.plan
-    # One call of each kind on a table that stays alive, so that what a first call costs
-    # (threads, tracing, pools of buffers) is neither timed nor counted as the table's memory.
+    # A small table gets one call of each kind and stays alive. So the costs of first calls
+    # (threads, tracing, pools of buffers) are neither timed nor counted as the table's memory.
     warm = adapter.new_table()
-    # Two batches, as when one is made while the one before it is still there.
+    # Two batches at once: callers may make one while they still hold the one before.
     session.time_upserts(warm, adapter, itertools.islice(session.in_order(), 2), version=0)
     index = next(session.in_order())
     session.check(adapter.numpy(warm.lookup(adapter.native(keys_at(index)))), index, 0)

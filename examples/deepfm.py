@@ -2,12 +2,12 @@
 
 An example has a value in each of several categorical fields. Some values are common, others rare,
 and new ones keep coming. Whether it was clicked depends on the values themselves and on pairs of
-them, by numbers that the model does not know. An id is the field and the value packed into one
+them, by weights that the model does not know. An id is the field and the value packed into one
 int64, so that no two values share a row.
 
 The model adds up three parts: a number for each id (first order), the products of all pairs of rows
 (the factorization machine), and a network over the rows (the deep part). It is trained with Adam,
-evaluated on examples of which some ids are new, saved, loaded, and asked again.
+evaluated on examples with some new ids, saved, loaded, and evaluated again.
 
 Run: python examples/deepfm.py [--examples N] [--fields N] [--epochs N] [--seed N] [--save FILE]
 """
@@ -70,7 +70,7 @@ def make_model(fields: int, dim: int) -> keras.Model:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Trains, evaluates, saves, loads; returns the figures it printed."""
+    """Trains, evaluates, saves and loads the model; returns the figures that it printed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=80_000, help="a fifth is kept for testing")
     parser.add_argument("--fields", type=int, default=6)

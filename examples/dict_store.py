@@ -1,7 +1,8 @@
 """A store of your own: the rows of a table in a dict.
 
 A store keeps rows, which are bytes, by key. tfra does the rest: initial values, optimizers,
-checkpoints. Replace the dict by a database, a file or a service, and Keras trains what is there:
+checkpoints. If a database, a file or a service takes the place of the dict, Keras
+trains the rows that are stored there:
 
     layer = de.keras.layers.Embedding(16, kv_creator=de.StoreCreator(DictStore))
 """
@@ -25,7 +26,7 @@ class DictStore(tfra.Store):
         self._rows: dict[Any, bytes] = {}
 
     def lookup(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns rows, and which keys have one."""
+        """Returns the rows of keys, and which keys have a row."""
         with self.lock:
             width = self.spec.row_bytes
             found = [self._rows.get(key) for key in keys.tolist()]

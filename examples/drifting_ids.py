@@ -1,9 +1,9 @@
 """Predicts clicks on a stream whose ids drift, with three ways to keep tables in shape.
 
 Each day brings new users and new items. They are popular at first and fade within days, and many
-ids are seen once and never again. Whether a user clicks on an item depends on numbers that belong
-to their ids, which the model does not know. It predicts each day before it is trained on that day:
-this measures how well it predicts ids as they arrive.
+ids are seen once and never again. Whether a user clicks on an item depends on hidden vectors of the
+two ids, which the model does not know. The model predicts each day before it is trained on that
+day: this measures how well it predicts ids as they arrive.
 
 The same model runs three times:
 
@@ -35,7 +35,7 @@ de = tfra.dynamic_embedding
 layers = de.keras.layers
 callbacks = de.keras.callbacks
 
-DAY = 86_400  # Seconds.
+DAY = 86_400  # In seconds.
 POLICIES = {"newest": de.TimestampRestrictPolicy, "most-frequent": de.FrequencyRestrictPolicy}
 
 Ids = NDArray[np.int64]
@@ -45,9 +45,9 @@ Examples = tuple[dict[str, Ids], NDArray[np.float32]]
 class Evening(NamedTuple):
     """The figures at the end of a day."""
 
-    auc: float  # Of the predictions of the day, which were made before training on it.
+    auc: float  # The AUC of the predictions, made before training on the day.
     log_loss: float
-    keys: int  # Of both tables.
+    keys: int  # The sum over both tables.
     bytes: int
 
 
@@ -61,8 +61,8 @@ def draw_ids(day: int, examples: int, newcomers: int, once: float, rng: np.rando
         once: The share of examples with an id that is used only once.
         rng: The random generator.
     """
-    age = rng.exponential(3.0, examples).astype(np.int64)  # In days: ids fade.
-    place = (newcomers * rng.random(examples) ** 3).astype(np.int64)  # Few are popular.
+    age = rng.exponential(3.0, examples).astype(np.int64)  # In days: old ids are rare.
+    place = (newcomers * rng.random(examples) ** 3).astype(np.int64)  # A few ids are popular.
     is_once = rng.random(examples) < once
     return np.where(
         is_once, rng.integers(2**40, 2**62, size=examples), (day - age) * newcomers + place
@@ -107,7 +107,7 @@ def run(
     evenings = []
     for day, (ids, clicked) in enumerate(stream, start=1):
         for table in tables:
-            table.set_clock(day * DAY)  # The time of the stream, not of this machine.
+            table.set_clock(day * DAY)  # Tables use the time of the stream, not of this machine.
         scores = model.evaluate(ids, clicked, batch_size=4096, verbose=0, return_dict=True)
         model.fit(ids, clicked, batch_size=256, shuffle=False, verbose=0, callbacks=upkeep)
         stats = [table.stats() for table in tables]
@@ -156,13 +156,13 @@ def draw(runs: dict[str, list[Evening]], path: Path) -> None:
     keys.yaxis.set_major_formatter("{x:,.0f}")
     auc.set(xlabel="day", ylabel="AUC", title="AUC of each day, before training on it")
     for panel in (keys, auc):
-        panel.xaxis.get_major_locator().set_params(integer=True)  # There are no half days.
+        panel.xaxis.get_major_locator().set_params(integer=True)  # Ticks are whole days.
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, list[Evening]]:
-    """Runs all three; prints, draws and returns the figures."""
+    """Runs the model with all three rules; prints, draws and returns the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--days", type=int, default=20)
     parser.add_argument("--examples", type=int, default=20_000, help="in a day")

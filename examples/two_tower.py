@@ -1,13 +1,14 @@
 """Finds items for users with two towers over string ids.
 
-Each user has a taste, each item a style, both unknown to the model, and users mostly pick items of
-the style they like. One tower makes a vector of a user's id, the other of an item's; their product
-says whether the user would pick the item. No vocabulary is needed: a table gets a row for
-each id that training sees.
+Each user has a taste and each item has a style, which the model does not know. Users mostly pick
+items of the style that they like. One tower maps a user's id to a vector, the other an item's id.
+The product of the two vectors says whether the user would pick the item. No vocabulary is needed:
+a table gets a row for each id that training sees.
 
-The model is trained on picks and random items, and asked for ten items for each user. The share of
-users whose left-out pick is among these ten is printed beside that of ten random items. Then the
-model is saved, loaded and asked again.
+The model is trained on picks and random items; one pick of each user is left out. Then the model
+recommends ten items to each user. The program prints the share of users whose left-out pick is
+among these ten, and the same share for ten random items. At the end the model is saved, loaded and
+asked again.
 
 Run: python examples/two_tower.py [--users N] [--items N] [--epochs N] [--seed N] [--save FILE]
 """
@@ -36,8 +37,8 @@ TOP = 10
 def make_picks(
     users: int, items: int, each: int, rng: np.random.Generator
 ) -> tuple[Numbers, Numbers]:
-    """Returns the taste of each user and `each` picks of everyone, a matrix of item numbers."""
-    styles = items // TOP  # Ten items are of one style: number n is of style n % styles.
+    """Returns the taste of each user, and a matrix of item numbers: `each` picks per user."""
+    styles = items // TOP  # Each style has ten items: item n has the style n % styles.
     tastes = rng.integers(styles, size=users)
     liked = tastes[:, np.newaxis] + styles * rng.integers(TOP, size=(users, each))
     other = rng.integers(items, size=(users, each))
@@ -45,12 +46,12 @@ def make_picks(
 
 
 def names(kind: str, numbers: Any) -> tf.Tensor:
-    """Returns ids like "item-7"."""
+    """Returns ids, for example "item-7"."""
     return tf.constant([f"{kind}-{number}" for number in np.asarray(numbers).tolist()])
 
 
 def tower(kind: str, dim: int) -> keras.Model:
-    """Returns a model that makes a vector of each id."""
+    """Returns a model that maps each id to a vector."""
     ids = keras.Input((), dtype="string", name=f"{kind}_id")
     rows = layers.Embedding(dim, key_dtype=tf.string, name=f"{kind}_rows")(ids)
     vectors = keras.layers.Dense(dim, name=f"{kind}_vector")(rows)
@@ -58,7 +59,7 @@ def tower(kind: str, dim: int) -> keras.Model:
 
 
 def make_model(dim: int) -> keras.Model:
-    """Returns a model of pairs of a user and an item, compiled."""
+    """Returns the compiled model of pairs of a user and an item."""
     user = keras.Input((), dtype="string", name="user")
     item = keras.Input((), dtype="string", name="item")
     score = keras.layers.Dot(axes=1)([tower("user", dim)(user), tower("item", dim)(item)])
@@ -68,7 +69,7 @@ def make_model(dim: int) -> keras.Model:
 
 
 def pairs(picks: Numbers, items: int, negatives: int, rng: np.random.Generator) -> tf.data.Dataset:
-    """Returns all picks, and for each some random items; shuffled anew in each epoch."""
+    """Returns all picks, and some random items for each pick; shuffled again in each epoch."""
     picker = np.tile(np.repeat(np.arange(len(picks)), picks.shape[1]), 1 + negatives)
     chosen = np.concatenate([picks.ravel(), rng.integers(items, size=negatives * picks.size)])
     labels = (np.arange(len(chosen)) < picks.size).astype(np.float32)
@@ -78,7 +79,7 @@ def pairs(picks: Numbers, items: int, negatives: int, rng: np.random.Generator) 
 
 
 def recommend(model: keras.Model, users: int, items: int) -> Numbers:
-    """Returns the numbers of the items that suit each user best, a matrix."""
+    """Returns a matrix of item numbers: the best items for each user."""
     options = {"batch_size": 4096, "verbose": 0}
     of_users = model.get_layer("user_tower").predict(names("user", range(users)), **options)
     of_items = model.get_layer("item_tower").predict(names("item", range(items)), **options)
@@ -86,7 +87,7 @@ def recommend(model: keras.Model, users: int, items: int) -> Numbers:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Trains, evaluates, saves, loads; returns the figures it printed."""
+    """Trains, evaluates, saves and loads the model; returns the figures that it printed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--users", type=int, default=1_000)
     parser.add_argument("--items", type=int, default=500, help="at least 10")

@@ -1,5 +1,6 @@
-// What a checkpoint says of keys that wait to enter a table, from any bytes: the table takes it, or
-// refuses it and stays as it was; and can be used and saved afterwards.
+// Restores the waiting keys of a table from arbitrary bytes, as a damaged checkpoint would. The
+// table accepts the state, or rejects it and does not change. Afterwards the table can be used and
+// saved.
 #include <algorithm>
 #include <memory>
 #include <string_view>
@@ -24,7 +25,8 @@ AdmissionSpec SpecOf(Input* input) {
   return spec;
 }
 
-// Takes a step for some keys: those that the rule lets in enter.
+// Takes an optimizer step for some keys; the admission rule decides which of them the table
+// inserts.
 void Use(Table* table, Input* input) {
   const size_t n = input->Below(24);
   std::vector<int64_t> ints(n);
@@ -53,7 +55,7 @@ AdmissionState SavedOf(Table* table) {
   return state;
 }
 
-// States that tell the same, whatever the order of their keys.
+// Whether two states are equal, apart from the order of their keys.
 bool Same(const AdmissionState& a, const AdmissionState& b) {
   using Key = std::tuple<int64_t, std::string, uint32_t, uint32_t>;
   const auto keys_of = [](const AdmissionState& state) {
@@ -69,7 +71,7 @@ bool Same(const AdmissionState& a, const AdmissionState& b) {
   return a.filter == b.filter && keys_of(a) == keys_of(b);
 }
 
-// States of `tables` tables one after the other, some of their bytes changed.
+// Returns the states of `tables` tables, one after the other, with some bytes changed.
 AdmissionState ChangedState(const TableSpec& spec, Input* input, uint32_t tables) {
   AdmissionState state;
   for (uint32_t t = 0; t < tables; ++t) {
@@ -79,7 +81,7 @@ AdmissionState ChangedState(const TableSpec& spec, Input* input, uint32_t tables
     state.Append(SavedOf(table.get()));
   }
   for (uint32_t changes = input->Below(4); changes > 0 && !state.filter.empty(); --changes) {
-    // Headers are what is looked at most.
+    // Half of the changes are in the header, which RestoreAdmission checks most.
     const size_t place = input->Flag() ? input->Below(16) : input->Take<uint16_t>();
     state.filter[place % state.filter.size()] = static_cast<std::byte>(input->Below(256));
   }
@@ -91,6 +93,7 @@ AdmissionState ChangedState(const TableSpec& spec, Input* input, uint32_t tables
   return state;
 }
 
+// Returns a state of arbitrary keys and bytes.
 AdmissionState AnyState(Input* input) {
   AdmissionState state;
   const size_t keys = input->Below(32);
@@ -99,7 +102,7 @@ AdmissionState AnyState(Input* input) {
     if (input->Flag()) state.string_keys.Append(input->StringKey());
     if (input->Flag()) state.seen.push_back({input->Take<uint32_t>(), input->Take<uint32_t>()});
   }
-  if (input->Flag()) {  // Of one key type, and a count for each.
+  if (input->Flag()) {  // Every int64 key has a count; often there are no string keys.
     state.seen.resize(state.int_keys.size());
     if (input->Flag()) state.string_keys.Clear();
   }
@@ -119,7 +122,7 @@ void Run(Input* input) {
   const AdmissionState before = SavedOf(table.get());
 
   const uint32_t partitions = 1 + input->Below(3), partition = input->Below(4);
-  if (input->Below(4) == 0) spec.admission = SpecOf(input);  // That of another rule.
+  if (input->Below(4) == 0) spec.admission = SpecOf(input);  // The state of another rule.
   const AdmissionState state =
       input->Flag() ? ChangedState(spec, input, partitions) : AnyState(input);
   const Status status = table->upkeep().RestoreAdmission(state, partition, partitions);

@@ -1,5 +1,6 @@
-// The description of a table in a content: the JSON form, or the rule text of version 0.1. Whatever
-// the text is: an error, or a rule that the text is long enough for.
+// Parses arbitrary text as the description of a table in a checkpoint: the JSON form, or the rule
+// text of version 0.1. The result is an error, or a rule with no more slots than the text has
+// bytes.
 #include <exception>
 #include <optional>
 #include <vector>
@@ -12,13 +13,13 @@
 namespace tfra::fuzz {
 namespace {
 
-// What `parse` returns, or nothing if it throws an error that kernels report to TensorFlow.
+// Returns what `parse` returns, or nothing if it throws an error that kernels report to TensorFlow.
 template <typename Parse>
 auto ResultOf(Parse&& parse) -> std::optional<decltype(parse())> {
   try {
     return parse();
   } catch (const std::bad_alloc&) {
-    throw;  // A text of some KB needs no memory that there is not.
+    throw;  // A defect: a text of a few KB needs little memory.
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -53,7 +54,7 @@ void Digits(const std::string& text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tfra::fuzz;
   Input input(data, size);
-  // The first byte chooses, as in the corpus.
+  // The first byte chooses what is parsed. The files of the corpus rely on these numbers.
   if (input.Below(4) == 2) {
     Digits(input.Rest());
   } else {

@@ -1,6 +1,6 @@
-// The bytes of one run, read as numbers, strings and keys. A target is one function,
-// LLVMFuzzerTestOneInput: whatever the bytes are, it must end without a report of a sanitizer and
-// without a failed REQUIRE.
+// Reads the bytes of one run as numbers, strings and keys. A target is one function,
+// LLVMFuzzerTestOneInput. For all bytes it must end without a sanitizer report and without a failed
+// REQUIRE.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace tfra::fuzz {
   std::abort();
 }
 
-// Reading past the end gives zeros, so that every input is a whole one.
+// Reading past the end returns zeros, so that every input is valid.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
@@ -41,11 +41,11 @@ class Input {
     Skip(bytes);
     return value;
   }
-  // One byte, as a number below `count`. REQUIRES: 1 <= count <= 256.
+  // Reads one byte and returns a number below `count`. REQUIRES: 1 <= count <= 256.
   uint32_t Below(uint32_t count) { return Take<uint8_t>() % count; }
   bool Flag() { return Below(2) == 1; }
 
-  // Often a number at the end of a range, where mistakes are.
+  // Integer and Real often return a number at the end of a range, where defects are likely.
   int64_t Integer() {
     constexpr int64_t kEnds[] = {0,
                                  1,
@@ -77,7 +77,7 @@ class Input {
     return choice < 200 ? (static_cast<double>(choice) - 100) / 64 : Take<double>();
   }
 
-  // As many bytes as the first one says, or as there are.
+  // The first byte is the length of the string, which ends earlier if the input ends.
   std::string String() {
     const size_t bytes = std::min<size_t>(Take<uint8_t>(), left_);
     std::string text(reinterpret_cast<const char*>(data_), bytes);
@@ -90,7 +90,8 @@ class Input {
     return text;
   }
 
-  // Few different ones, so that keys meet again; or any, the extreme ones among them.
+  // Half of the keys are one of 24, so that equal keys occur. The others are arbitrary and often
+  // extreme.
   int64_t IntKey() { return Flag() ? static_cast<int64_t>(Below(24)) : Integer(); }
   std::string StringKey() {
     switch (Below(6)) {
@@ -98,7 +99,7 @@ class Input {
         return "";
       case 1:
         return std::string(Below(4), '\0');
-      case 2:  // Long, and different in their last byte only.
+      case 2:  // Long keys that differ only in their last byte.
         return std::string(Below(16) == 0 ? 70000 : 257 * Below(8), 'k') +
                static_cast<char>(Below(256));
       case 3:

@@ -1,5 +1,5 @@
-// Pooled lookups and their gradients, with splits and weights of any numbers: refused, and then
-// nothing is written; or a lookup gives the same as pooling copied rows does.
+// Pooled lookups and their gradients, with arbitrary splits and weights. A call is rejected and
+// writes nothing, or a pooled lookup returns the same as a lookup whose rows are pooled afterwards.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -27,14 +27,14 @@ std::vector<int64_t> SplitsOf(Input* input, size_t keys) {
                                    static_cast<int64_t>(keys + 1));
   }
   if (hostile) return splits;
-  // Nearly always those of a real call.
+  // These splits are valid, unless there are keys and only one split.
   std::sort(splits.begin(), splits.end());
   splits.front() = 0;
   splits.back() = static_cast<int64_t>(keys);
   return splits;
 }
 
-// To the bit, so that NaNs are equal.
+// Compares bit by bit, so that NaNs are equal.
 template <typename Compute>
 bool Same(const std::vector<Compute>& a, const std::vector<Compute>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -55,7 +55,7 @@ void Run(Input* input, ValueType type) {
   for (int64_t& key : keys) key = input->IntKey();
   const KeyBatch batch(keys.data(), n);
   std::vector<std::byte> rows(n * dim * SizeOf(type));
-  if (input->Flag()) {  // Others have their initial rows.
+  if (input->Flag()) {  // Otherwise all keys have their initial rows.
     for (std::byte& byte : rows) byte = static_cast<std::byte>(input->Below(256));
     REQUIRE_OK(table->Assign(batch, rows.data()));
   }

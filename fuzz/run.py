@@ -1,4 +1,4 @@
-"""Runs all fuzz targets, each from its corpus: python fuzz/run.py BUILD_FOLDER SECONDS JOBS."""
+"""Runs all fuzz targets on their corpora: python fuzz/run.py BUILD_FOLDER SECONDS JOBS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 FUZZ = Path(__file__).resolve().parent
 TARGETS = sorted(path.stem for path in FUZZ.glob("*_fuzz.cc"))
 
-# No input of some KB may take longer or need more.
+# The limits of one input, which has at most a few KB: seconds, and MB of memory.
 LIMITS = ["-entropic=0", "-timeout=60", "-rss_limit_mb=2048", "-malloc_limit_mb=256"]
 
 
@@ -46,7 +46,7 @@ def run(target: str, build: Path, seconds: int) -> bool:
 
 
 def main() -> int:
-    """Runs the targets, some of them side by side."""
+    """Runs the targets, JOBS of them at a time; returns the exit code."""
     build, seconds, jobs = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
     with ThreadPoolExecutor(jobs) as threads:
         passed = list(threads.map(lambda target: run(target, build, seconds), TARGETS))

@@ -1,7 +1,8 @@
-// Spec of a table from any bytes: Create fails with a Status, or makes a table that works.
+// Creates a table from an arbitrary TableSpec. Create returns an error, or makes a table that
+// works.
 //
-// Sizes that are legal and too large for a machine are made small before a table is created from
-// them: there a sanitizer ends the program, where the engine returns kOutOfMemory.
+// Some sizes are valid but too large for the machine. For these the engine returns kOutOfMemory,
+// but a sanitizer ends the program. So the target reduces such sizes before it creates the table.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -74,12 +75,11 @@ TableSpec SpecOf(Input* input) {
   return spec;
 }
 
-// Bytes that a table takes once it is made and has the few keys that Use gives it; at most
-// UINT64_MAX.
+// Estimates the memory of a table with the few keys that Use inserts.
 unsigned __int128 BytesOf(const TableSpec& spec) {
   const uint64_t slots = spec.rule.slots.size() + 3;
   unsigned __int128 bytes = static_cast<unsigned __int128>(spec.dim) * 8 * (slots + 1) * 64;
-  TableSpec narrow = spec;  // An estimate itself makes an initial row.
+  TableSpec narrow = spec;  // EstimateMemory allocates an initial row, so it gets a small dim.
   narrow.dim = 1;
   TableStats stats;
   const int64_t keys = std::max(spec.initial_capacity, spec.bound.max_capacity);
@@ -121,7 +121,7 @@ void Use(Table* table, Input* input) {
   REQUIRE_OK(table->Lookup(keys, {}, out, exists));
   const RuleKind kind = spec.rule.kind;
   if (kind != RuleKind::kNone && kind != RuleKind::kCustom) {
-    std::vector<double> gradients(n * dim);  // Enough for every type.
+    std::vector<double> gradients(n * dim);  // Large enough for gradients of every type.
     REQUIRE_OK(
         table->training().ApplyGradients(keys, gradients.data(), ComputeType(spec.value_type), {}));
   }

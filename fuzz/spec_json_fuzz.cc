@@ -1,5 +1,6 @@
-// The JSON form of a table's spec, of a rule and of a step's numbers, which files hold. Whatever
-// the text is: an error, or a description whose own text is read as the same one.
+// Parses arbitrary text as the JSON form of a TableSpec, of an update rule, and of the parameters
+// of a step. The result is an error, or a description that stays the same when it is printed and
+// parsed again.
 #include <string>
 
 #include "input.h"

@@ -1,9 +1,9 @@
-// A table driven by bytes: a program of calls with any keys, on the table and on a model of it.
-// After each call both have the same keys, rows, metadata and scores.
+// Reads the input as a sequence of calls with arbitrary keys, and makes each call on a table and on
+// a model of it. After each call both have the same keys, rows, metadata and scores.
 //
-// The model is that of the engine's tests (bounded_reference.h), whose rows are vectors of numbers:
-// here the value, followed by the time of the last write and the number of writes where the table
-// has metadata.
+// The model is that of the engine's tests (bounded_reference.h). A row of the model is a vector of
+// numbers: the value and, if the table has metadata, the time of the last write and the number of
+// writes.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -25,7 +25,7 @@ using test::TestKeys;
 using test::TestRows;
 using Row = std::vector<int>;
 
-// Numbers of a row stay exact in float32.
+// With so few calls and keys, the numbers of a row are exact in float32.
 constexpr int kMostCalls = 200;
 constexpr uint32_t kMostKeys = 24;
 
@@ -44,13 +44,15 @@ TableSpec SpecOf(Input* input) {
   return spec;
 }
 
-// The bound of the model: a table without one is never full.
+// Returns the bound of the model. For an unbounded table it is so large that the model is never
+// full.
 Bound BoundOf(const TableSpec& spec) {
   Bound bound = spec.bound;
   if (bound.max_capacity == 0) bound.max_capacity = INT64_MAX;
   return bound;
 }
 
+// A table, its model, and the calls on both.
 class Program {
  public:
   Program(const TableSpec& spec, Input* input)
@@ -67,7 +69,7 @@ class Program {
     for (int call = 0; call < kMostCalls && !input_.empty(); ++call) {
       Call();
       Compare();
-      // The model reports through the harness of the tests.
+      // The model reports failures to the test harness.
       REQUIRE(test::FailureCount() == 0);
     }
     const TableStats stats = table_->stats();
@@ -75,12 +77,12 @@ class Program {
   }
 
  private:
-  // What one writing call is given.
+  // The arguments of one writing call.
   struct Batch {
     TestKeys keys;
     TestRows rows;
     Scores scores;
-    std::vector<size_t> first;  // (n): the number of the first equal key.
+    std::vector<size_t> first;  // (n): the position of the first equal key.
     size_t size() const { return keys.size(); }
   };
 
@@ -123,8 +125,8 @@ class Program {
     return batch;
   }
 
-  // The value of a row of the model and its metadata after one more write. count: whether that is
-  // counted.
+  // Returns the row of the model after one more write: `value`, and the new metadata. `count` says
+  // whether the write is counted.
   Row Written(Row value, const Row* found, bool count = true) const {
     if (!spec_.metadata) return value;
     uint32_t writes = found == nullptr ? 0 : static_cast<uint32_t>(found->back());
@@ -306,7 +308,7 @@ class Program {
     reference_.Write(batch.keys, batch.scores,
                      [&](size_t i, const Row* found) -> std::optional<Row> {
                        if (found == nullptr && new_keys == NewKeys::kDrop) return std::nullopt;
-                       // All gradients of a key are one write.
+                       // All gradients of a key count as one write.
                        return Written(Sum(ValueOf(found), batch.rows.Row(i), -1), found,
                                       found == nullptr || batch.first[i] == i);
                      });
@@ -361,7 +363,7 @@ class Program {
     }
   }
 
-  // Of rows of equal rank any may stay: the model learns from the table which ones did.
+  // Rows of equal rank are kept in any order, so the model copies the choice of the table.
   void Restrict() {
     const Ranking ranking = input_.Flag() ? Ranking::kNewest : Ranking::kMostFrequent;
     const uint64_t keep =
@@ -378,7 +380,8 @@ class Program {
       const std::pair<uint32_t, uint32_t> rank(row[dim_], row[dim_ + 1]);
       return ranking == Ranking::kNewest ? rank : std::pair(rank.second, rank.first);
     };
-    std::optional<std::pair<uint32_t, uint32_t>> lowest, highest;  // That stayed, that left.
+    std::optional<std::pair<uint32_t, uint32_t>> lowest,
+        highest;  // Lowest rank kept, highest removed.
     for (const auto& [name, item] : reference_.items) {
       const auto rank = rank_of(item.row);
       if (left.contains(name)) {
@@ -437,7 +440,7 @@ class Program {
     for (const auto& item : expected) reference_.items.erase(item.first);
   }
 
-  // By batches of any size, each key once.
+  // Exports batches of arbitrary sizes; each key is exported once.
   void Export() {
     ExportCursor cursor;
     Items all;
@@ -481,8 +484,8 @@ class Program {
                 copy->scores().epoch() == table_->scores().epoch());
         table_.swap(copy);
         REQUIRE(ItemsOf(Exported()) == reference_.items);
-        // The clock of scores goes on from the highest one that is there: later ones may differ
-        // from those of the model, so that it follows the former table.
+        // The scores of the copy continue from its highest score, so its later scores may differ
+        // from those of the model. The calls that follow use the original table.
         if (bounded_) table_.swap(copy);
       }
     }
@@ -513,7 +516,7 @@ class Program {
     return items;
   }
 
-  // Whether all of these are in the model, or left it in this call.
+  // Whether all items are in the model, or the model evicted them in this call.
   bool AllKnown(const Items& items) const {
     return std::all_of(items.begin(), items.end(), [&](const auto& item) {
       const auto is_item = [&](const Items& known) {
@@ -524,8 +527,8 @@ class Program {
     });
   }
 
-  // The table against the model. Of keys with equal scores the table may have evicted another one
-  // than the model: the model goes on from its choice.
+  // Compares the table with the model. If keys have equal scores, the table may evict another one
+  // than the model, so the model then copies the keys of the table.
   void Compare() {
     if (!bounded_) {
       for (auto& item : reference_.items) item.second.score = 0;

@@ -29,9 +29,9 @@ class Bar:
     """One bar of a chart.
 
     Args:
-        label: What it is of.
-        ratio: How long it is.
-        mark: Another number to compare it with, drawn as an upright line; or None.
+        label: The text beside the bar.
+        ratio: The number that the bar shows.
+        mark: A number to compare `ratio` with, drawn as a vertical line; or None.
     """
 
     label: str
@@ -45,9 +45,9 @@ class Scale:
 
     Args:
         ticks: The numbers at the axis. Bars begin at `origin` and stay within the ticks.
-        origin: Where bars begin: shorter than that is drawn to the left, in another colour.
-        logarithmic: Whether equal ratios have equal lengths.
-        unit: What follows a number.
+        origin: Where bars begin. Smaller numbers are drawn to the left, in another colour.
+        logarithmic: Whether the axis is logarithmic.
+        unit: The text after each number.
     """
 
     ticks: Sequence[float]
@@ -69,11 +69,11 @@ def bar_chart(title: str, axis: str, bars: Sequence[Bar], scale: Scale, marks: s
     """Returns a chart of horizontal bars as the text of an SVG file.
 
     Args:
-        title: What stands above it.
-        axis: What its numbers are.
-        bars: From top to bottom.
+        title: The text above the chart.
+        axis: The text that says what the numbers are.
+        bars: The bars, from top to bottom.
         scale: The axis.
-        marks: What the marks of the bars are, if they have any.
+        marks: The text that says what the marks of the bars are, if there are marks.
     """
     bottom = TOP + LINE * len(bars)
     height = bottom + 44

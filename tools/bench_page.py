@@ -1,9 +1,9 @@
 """Writes docs/benchmarks.md, its charts and the README's table from the results in bench/results.
 
     python tools/bench_page.py            # writes them
-    python tools/bench_page.py --check    # only says whether they are as they would be written
+    python tools/bench_page.py --check    # only says whether the files are up to date
 
-`make docs` runs it. The results are those of the last runs that were kept:
+`make docs` runs this program. A benchmark replaces the results of a kind like this:
 
     python bench/compare.py --json bench/results/table.json
 """
@@ -48,7 +48,7 @@ runs that were kept, each with its date and its machine.
 
 
 def read(name: str) -> Results:
-    """Returns the results of a kind."""
+    """Returns the results of a kind, for example "table"."""
     document: Results = json.loads((RESULTS / f"{name}.json").read_text())
     return document
 
@@ -59,7 +59,7 @@ def best(results: Results) -> dict[tuple[int, str, str], float]:
 
 
 def where(results: Results) -> str:
-    """Says when and on what machine these were measured, and with which versions."""
+    """Returns when, on which machine and with which versions the results were measured."""
     words = [
         f"Measured on {results['date'][:10]}: {results['cores']} CPUs of an {results['cpu']}, "
         f"{results['memory_gib']} GiB, {results['system']}."
@@ -71,17 +71,17 @@ def where(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """Returns what was written down beside the results."""
+    """Returns the notes in a file of results."""
     return [f"- {note}" for note in results.get("notes", [])]
 
 
 def million(keys: int) -> str:
-    """Returns a number of keys in words."""
+    """Returns a number of keys as text, for example "10 million"."""
     return f"{keys / 1e6:g} million"
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Returns the lines of a table."""
+    """Returns the lines of a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
@@ -89,7 +89,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 def section(
     title: str, text: str, results: Results, image: tuple[str, str], lines: list[str]
 ) -> list[str]:
-    """Returns a part of the page."""
+    """Returns the lines of one section of the page."""
     alt, name = image
     picture = f"![{alt}](images/{name})"
     parts = [f"## {title}", text, where(results), picture, "\n".join(lines)]
@@ -97,7 +97,7 @@ def section(
 
 
 def engine(pages: Pages) -> list[str]:
-    """The engine against raw loops."""
+    """Returns the section that compares the engine with raw loops."""
     results, rows, bars = read("engine"), [], []
     workloads = ["lookup", "assign existing", "insert new", "apply Adam", "mixed", "memory"]
 
@@ -131,7 +131,7 @@ is the best possible.
 
 
 def numpy_table(pages: Pages) -> list[str]:
-    """`tfra.Table` against the peer."""
+    """Returns the section that compares `tfra.Table` with the peer."""
     results = read("table")
     figures, rows, bars = best(results), [], []
     for keys in sorted({place[0] for place in figures}):
@@ -153,7 +153,7 @@ memory, less is better."""
 
 
 def variable(pages: Pages) -> list[str]:
-    """`Variable` against the peer's and `tf.gather`."""
+    """Returns the section that compares `Variable` with the peer's and with `tf.gather`."""
     results = read("variable")
     figures, rows, bars = best(results), [], []
     for keys in sorted({place[0] for place in figures}):
@@ -183,7 +183,7 @@ bytes per key, less is better."""
 
 
 def training(pages: Pages) -> list[str]:
-    """Training against the peer, static Keras, torch and FBGEMM."""
+    """Returns the section that compares training with the peer, static Keras, torch and FBGEMM."""
     results = read("training")
     figures, rows, bars = best(results), [], []
     for line in compare_training.LINES:
@@ -213,7 +213,7 @@ two lines, the ratio is a ratio of times: less is better."""
 
 
 def tiers(pages: Pages) -> list[str]:
-    """Tables with a file against tables in memory and RocksDB."""
+    """Returns the section that compares tables with a file, tables in memory and RocksDB."""
     results = read("tiers")
     figures, rows, bars = best(results), [], []
     for keys in sorted({place[0] for place in figures}):
@@ -251,7 +251,7 @@ call has 65,536 ids (`bench/compare_tiers.py`). Rates are millions of keys per s
 
 
 def large() -> list[str]:
-    """A table that is much larger than its memory."""
+    """Returns the section about a table that is much larger than its memory."""
     results = read("large")
     rows = [
         [
@@ -282,8 +282,8 @@ takes {results["index_bytes_per_key"]:.1f} bytes per key."""
 
 
 def upkeep(pages: Pages) -> list[str]:
-    """Restriction against TFRA 0.8.1, the memory of admission, the cost of counters."""
-    del pages  # No chart: too few figures.
+    """Returns the section about restriction, the memory of admission and the cost of counters."""
+    del pages  # This section has too few figures for a chart.
     results, counters = read("restrict"), read("counters")
     restrict, admission = results["records"]
     seconds, extra = restrict["seconds"], restrict["extra"]
@@ -325,7 +325,7 @@ the same engine compiled without counters, in turns, as the median of all turns
 
 
 def hit_rate(pages: Pages) -> None:
-    """How many rows are found in memory, by how many fit there: a picture for another page."""
+    """Draws a chart for another page: the share of rows found in memory, by the memory's size."""
     bars = [
         Bar(
             "memory for all rows" if r["share"] == "1" else f"memory for {r['share']} of the rows",
@@ -344,7 +344,7 @@ def hit_rate(pages: Pages) -> None:
 
 
 def headline() -> str:
-    """Returns what the README says about speed: five workloads against TFRA, and `fit`."""
+    """Returns the speed table of the README (five workloads against TFRA) and its paragraph."""
     of_variable, of_training = read("variable"), read("training")
     figures = {**best(of_variable), **best(of_training)}
     workloads = {
@@ -372,7 +372,7 @@ systems run on {of_variable["cores"]} CPUs. `fit` of a whole DeepFM model with A
 
 
 def readme() -> str:
-    """Returns the README with its table, and the paragraph after it, as the results say."""
+    """Returns the README with its speed table and paragraph replaced."""
     text = README.read_text()
     begin = text.index(f"| {HEADLINE}")
     _, _, rest = text[begin:].split("\n\n", 2)

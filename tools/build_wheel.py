@@ -1,8 +1,8 @@
-"""Builds a wheel for this Python, or repairs built wheels, so that others can install them.
+"""Builds a wheel for this Python, or repairs built wheels, so that they work on other machines.
 
 Run: python tools/build_wheel.py OUTPUT_FOLDER [WHEEL ..]
 
-On Linux auditwheel gives a wheel the manylinux tag that its compiler and C library allow.
+On Linux, auditwheel gives a wheel the manylinux tag that fits the compiler and the C library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Libraries that come with TensorFlow; those of tfra are already in the wheel.
+# TensorFlow installs these libraries, so the wheel leaves them out.
 NOT_OURS = "libtensorflow_framework.so.2"
 
 
@@ -22,7 +22,7 @@ def build(output: Path) -> Path:
     """Builds a wheel into a folder and returns its path.
 
     Raises:
-        subprocess.CalledProcessError: If a step fails; it has said why.
+        subprocess.CalledProcessError: If a step fails; the step has printed the reason.
     """
     with tempfile.TemporaryDirectory() as scratch:
         _run("build", "--wheel", "--no-isolation", "--outdir", scratch, str(ROOT))
@@ -30,7 +30,7 @@ def build(output: Path) -> Path:
 
 
 def repair(wheel: Path, output: Path) -> Path:
-    """Writes a wheel that others can install into a folder and returns its path."""
+    """Writes a wheel that works on other machines into a folder and returns its path."""
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())
     if sys.platform == "linux":

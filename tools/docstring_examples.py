@@ -1,7 +1,7 @@
 """Lets the reference pages show the examples in docstrings: an extension of griffe.
 
-A docstring here has `Example:` and, below it, lines of doctest that are not indented, as Keras
-writes them. griffe knows sections called `Examples:` whose lines are.
+In this project, as in Keras, a docstring has a line `Example:` and below it doctest lines that are
+not indented. griffe expects a section `Examples:` with indented lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EXAMPLE = re.compile(r"^Example:\n((?:\S.*\n)+)", flags=re.MULTILINE)
 
 
 def with_sections(text: str) -> str:
-    """Returns a docstring whose examples are sections that griffe knows."""
+    """Returns a docstring with its examples in the form that griffe expects."""
 
     def section(match: re.Match[str]) -> str:
         return "Examples:\n" + textwrap.indent(match[1], "    ")
@@ -25,7 +25,7 @@ def with_sections(text: str) -> str:
 
 
 class DocstringExamples(griffe.Extension):
-    """Changes every docstring as it is loaded."""
+    """Changes every docstring when griffe loads it."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called by griffe for each module, class, function and attribute."""

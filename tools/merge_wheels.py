@@ -1,9 +1,10 @@
-"""Merges wheels that differ only in the Python version of their module into one for all versions.
+"""Merges wheels for several versions of Python into one wheel for all of them.
 
 Run: python tools/merge_wheels.py OUTPUT_FOLDER WHEEL [WHEEL ..]
 
-A module built for the stable ABI works with every CPython from 3.12 on. Each earlier version needs
-its own module; their names differ, so one wheel can contain several.
+The wheels differ only in their compiled module. A module built for the stable ABI works with every
+CPython from 3.12 on. Each earlier version needs its own module. The names of the modules differ, so
+one wheel can contain several of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Unpacks a wheel and returns the folder it is in."""
+    """Unpacks a wheel and returns the folder with its contents."""
     subprocess.run(
         [sys.executable, "-m", "wheel", "unpack", "--dest", str(folder), str(wheel)], check=True
     )
@@ -24,13 +25,13 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def tags_of(unpacked: Path) -> list[str]:
-    """The lines of the wheel's metadata that say which Python versions it supports."""
+    """Returns the lines of the wheel's metadata that say which Python versions it supports."""
     lines = next(unpacked.glob("*.dist-info/WHEEL")).read_text().splitlines()
     return [line for line in lines if line.startswith("Tag: ")]
 
 
 def merge(output: Path, wheels: list[Path]) -> None:
-    """Adds the modules and tags of the later wheels to the first, and packs that."""
+    """Adds the modules and tags of the other wheels to the first wheel, and packs it."""
     with tempfile.TemporaryDirectory() as scratch:
         unpacked = [unpack(w, Path(scratch) / str(i)) for i, w in enumerate(wheels)]
         first, tags = unpacked[0], tags_of(unpacked[0])

@@ -1,5 +1,5 @@
-// Python objects to engine arguments and engine errors to Python exceptions. Whatever a user can
-// get wrong has been checked in Python by then; what is checked here keeps the memory safe.
+// Converts Python objects to arguments of the engine, and errors of the engine to exceptions.
+// Python has already checked what users pass. The checks here only keep memory accesses in bounds.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,19 +30,20 @@ using KeysArgument = std::variant<IntArray, nb::list>;
 // The raw bytes of an array, or a list of bytes and str.
 using ValuesArgument = std::variant<InBytes, nb::list>;
 
-// Raises the exception that belongs to a failure.
+// Raises the Python exception for an error; does nothing if the status is OK.
 void Raise(const Status& status);
 
-// The texts of a list. They live as long as the list does. `what` names them in errors.
+// Returns the bytes of each item of a list. They are valid as long as the list. `what` names the
+// items in errors.
 std::vector<std::string_view> ViewsOf(const nb::list& list, const char* what);
 
-// Keys of a call, with what they point to.
+// The keys of a call. REQUIRES: the argument outlives this object.
 class Keys {
  public:
   explicit Keys(const KeysArgument& argument);
   const KeyBatch& batch() const { return batch_; }
   size_t size() const { return batch_.size; }
-  // The keys from `begin` to `end`.
+  // Returns the keys from number `begin` to before `end`.
   KeyBatch part(size_t begin, size_t end) const {
     return batch_.type == KeyType::kString ? KeyBatch(batch_.strings + begin, end - begin)
                                            : KeyBatch(batch_.ints + begin, end - begin);
@@ -53,9 +54,10 @@ class Keys {
   KeyBatch batch_;
 };
 
-// Values of a call. `count` elements of the table's value type are required.
+// The values of a call. REQUIRES: the argument outlives this object.
 class Values {
  public:
+  // Raises unless the argument has `count` elements of `type`.
   Values(const ValuesArgument& argument, ValueType type, size_t count, const char* what);
   const void* data() const { return data_; }
 
@@ -64,11 +66,12 @@ class Values {
   const void* data_;
 };
 
-// Scores of the keys of a writing call, or None.
+// The scores of the keys of a writing call, or None.
 using ScoresArgument =
     std::optional<nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 
-// Those, as the table's strategy takes them: numbers of times where it counts, else the scores.
+// Scores in the form that the strategy of the table uses: LFU strategies count, so each score is a
+// number of occurrences; other strategies use the scores as they are.
 class KeyScores {
  public:
   KeyScores(const Table& table, const ScoresArgument& argument, size_t keys);
@@ -78,9 +81,10 @@ class KeyScores {
   Scores scores_;
 };
 
-// Raises unless an array has exactly `bytes` bytes.
+// Raises unless `received`, the size of an array, is `bytes`. `what` names the array in the error.
 void RequireBytes(size_t received, size_t bytes, const char* what);
 
+// Returns the value type with this name, for example "float32". Raises if there is none.
 ValueType ValueTypeOf(std::string_view name);
 
 }  // namespace tfra::python

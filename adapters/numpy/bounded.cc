@@ -11,11 +11,13 @@ ScorePredicate RangeOf(uint64_t at_least, std::optional<uint64_t> below) {
   return [=](uint64_t score) { return score >= at_least && (!below || score < *below); };
 }
 
+// Returns (keys, values, slots, scores).
 nb::tuple RowsOf(const Table& table, ExportBatch* batch) {
   return nb::make_tuple(KeysOf(table, batch), ValuesOf(table, batch),
                         ArrayOf(std::move(batch->slots)), ArrayOf(std::move(batch->scores)));
 }
 
+// Returns the memory of a mask. Raises unless it has a byte for each key.
 bool* MaskOf(const OutBytes& bytes, size_t keys, const char* what) {
   RequireBytes(bytes.size(), keys, what);
   return reinterpret_cast<bool*>(bytes.data());

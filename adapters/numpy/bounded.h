@@ -1,28 +1,33 @@
-// What only bounded tables do, for Python.
+// The Python methods that only bounded tables have.
 #pragma once
 
 #include "results.h"
 
 namespace tfra::python {
 
-// (keys, values, slots, scores), and which keys were rejected.
+// Returns the evicted rows: (keys, values, slots, scores). Writes to `rejected`, a mask, which keys
+// were rejected.
 nb::tuple AssignAndEvict(Table& table, const KeysArgument& keys, const ValuesArgument& values,
                          const ScoresArgument& scores, const std::optional<OutBytes>& rejected);
 void AssignExisting(Table& table, const KeysArgument& keys, const ValuesArgument& values,
                     const ScoresArgument& scores);
-// Strings, or None: other values are written to `out`.
+// Returns string values as a list. Writes other values to `out` and returns None. Writes to
+// `exists`, a mask, which keys were found.
 nb::object FindOrInsert(Table& table, const KeysArgument& keys, int default_kind,
                         const std::optional<ValuesArgument>& default_rows,
                         const std::optional<OutBytes>& out, const OutBytes& exists,
                         const ScoresArgument& scores);
 void AssignScores(Table& table, const KeysArgument& keys, const ScoresArgument& scores);
+// Returns the scores as an array. Writes to `exists`, a mask, which keys were found.
 nb::object LookupScores(Table& table, const KeysArgument& keys, const OutBytes& exists);
+// Each of these three selects the keys with at_least <= score < below. CountIfScore and
+// RemoveIfScore return the number of keys, ExportIfScore (keys, values, slots, scores).
 uint64_t CountIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
 uint64_t RemoveIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
-// (keys, values, slots, scores)
 nb::tuple ExportIfScore(Table& table, uint64_t at_least, std::optional<uint64_t> below);
 
-// Adds the methods to the class of a table, which its use() gives.
+// Adds the methods to the Python class NativeTable. Its use() returns a pointer to the engine's
+// table.
 template <typename NativeTable>
 void DefineBounded(nb::class_<NativeTable>& c) {
   using namespace nb::literals;

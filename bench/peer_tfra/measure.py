@@ -19,7 +19,7 @@ from workloads import Array, Plan, Session
 
 
 class Table:
-    """A table called through its own ops, one by one or as traced functions."""
+    """A table whose ops are called one by one or as traced functions."""
 
     def __init__(self, dim: int, traced: bool) -> None:
         table = tfra_peer.dynamic_embedding.CuckooHashTable(
@@ -40,7 +40,7 @@ class Table:
 
             self.upsert = tf.function(insert, input_signature=[keys, values])
             self.lookup = tf.function(lambda keys: table.lookup(keys), input_signature=[keys])
-            # Tracing is not part of what is measured, so it is done here.
+            # Trace here, so that tracing is not timed.
             self.upsert.get_concrete_function()
             self.lookup.get_concrete_function()
 

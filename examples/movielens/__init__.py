@@ -1,9 +1,9 @@
 """A recommender that learns from a stream of ratings, in which new users and films keep arriving.
 
-The million ratings of MovieLens-1M are played in the order of their times. Two models learn from
-them. They differ in one thing: in the first, every user and film has its own row, made when
-training first sees it (`tfra`); in the second, a hash of the key decides which keys share a row
-(the hashing trick), in a table of the same memory.
+The demo plays the million ratings of MovieLens-1M in the order of their times, and two models learn
+from them. The models differ only in their tables. In the first model (`tfra`) every user and film
+gets its own row when training first sees it. In the second model (the hashing trick) a hash of the
+key selects a row, so that keys share rows; its tables take the same memory.
 
     PYTHONPATH=examples python -m movielens              # `make demo` does this
     PYTHONPATH=examples python -m movielens --ratings 50000 --source generated
@@ -11,5 +11,5 @@ training first sees it (`tfra`); in the second, a hash of the key decides which 
 
 import os
 
-# Read by TensorFlow when it is imported: warnings only.
+# TensorFlow reads this when it is imported: print warnings and errors only.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

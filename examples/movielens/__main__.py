@@ -25,7 +25,7 @@ PERIODS = 30
 
 
 def play_all(console: Console, ratings: Ratings, player: Player) -> list[Line]:
-    """Plays the stream, and prints a line for each period as it ends."""
+    """Plays the stream and prints a line at the end of each period."""
     new_users, new_films = is_new(ratings.users), is_new(ratings.films)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     lines = []
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tf.config.experimental.enable_op_determinism()
 
     ratings = options.load()
-    user = choose_user(ratings, options.user)  # Refuse a wrong user before training.
+    user = choose_user(ratings, options.user)  # Reports an unknown user before training.
     console.print(f"[bold]{ratings.source}[/bold]: {len(ratings):,} ratings in the order of time")
     if ratings.source == "MovieLens-1M":
         console.print(LICENCE, highlight=False)

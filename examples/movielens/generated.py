@@ -1,9 +1,10 @@
 """A generated stream in the shape of MovieLens-1M, if the real one cannot be downloaded.
 
-As in the real one, about 6,000 users come over eight months and give 20 ratings at least, most of
-them in one sitting, some of them over the next years. About 3,700 films are there from the
-beginning or come out meanwhile, and a few of them get most of the ratings. Stars depend on the
-user, on the film, and on how a taste meets a style, by numbers that no model is told.
+As in the real stream, about 6,000 users arrive over eight months. Each user gives at least 20
+ratings: most of them in one sitting, the others later. About 3,700 films exist from the beginning
+or come out later, and a few films get most of the ratings. Stars depend on the user, on the film,
+and on how well the taste of the user fits the style of the film. The models do not know the numbers
+behind this.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from movielens.data import SECONDS_OF_A_DAY, Ratings
 USERS, FILMS = 6_040, 3_706
 TASTES = 4
 FIRST_DAY = 11_072  # 2000-04-25
-STARS_UP_TO = np.cumsum([0.056, 0.108, 0.261, 0.349])  # The shares of one to four stars.
+# The shares of ratings with at most one, two, three and four stars.
+STARS_UP_TO = np.cumsum([0.056, 0.108, 0.261, 0.349])
 
 
 def generate(seed: int) -> Ratings:
@@ -61,7 +63,7 @@ def generate(seed: int) -> Ratings:
 
 
 def _some_films(rng: np.random.Generator, weights: np.ndarray, count: int) -> np.ndarray:
-    """Different films, more likely those of more weight."""
+    """Returns distinct films, drawn with probabilities proportional to `weights`."""
     return rng.choice(FILMS, size=count, replace=False, p=weights / weights.sum())
 
 

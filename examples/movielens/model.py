@@ -1,7 +1,8 @@
 """The model, and the two kinds of tables that are compared.
 
-A user's row becomes a vector, a film's row another, and their product, together with a number for
-each of the two, says how likely the user is to like the film.
+The model makes a vector of the user's row and another of the film's row. The product of the two
+vectors, a number for the user and a number for the film are added up: the sum says how likely the
+user is to like the film.
 
 The optimizer is Adagrad: a row without a gradient stays as it is, in `tfra`'s tables and in dense
 ones alike. (Adam would go on moving all rows of a dense table.) So the models differ only in which
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 import tfra
 
 DIM = 16
-ROW_BYTES = 2 * 4 * DIM  # float32 values, and Adagrad's sum of squares beside each.
+ROW_BYTES = 2 * 4 * DIM  # Each float32 value has a sum of squares, the slot of Adagrad.
 KINDS = ("user", "film")
-LEARNING_RATE = 0.2  # Of 0.1, 0.2 and 0.4 the best one, for both kinds of tables.
+LEARNING_RATE = 0.2  # The best of 0.1, 0.2 and 0.4 for both kinds of tables.
 
 
 def dynamic_rows(kind: str, seed: int) -> keras.layers.Layer:
@@ -37,18 +38,18 @@ def dynamic_rows(kind: str, seed: int) -> keras.layers.Layer:
 class StaticRows(keras.layers.Embedding):  # type: ignore[misc]
     """A static table that gets one gradient for each row, as `tfra`'s tables do.
 
-    That of Keras gets one for each number of the batch. Adagrad would sum the squares of those, and
-    not square their sum.
+    The layer of Keras gets one gradient for each number of the batch. For a number that occurs
+    twice, Adagrad would then add two squares instead of the square of the sum.
     """
 
     def call(self, numbers: Any) -> tf.Tensor:
-        """Looks up rows by their numbers, a vector."""
+        """Looks up rows by a vector of row numbers."""
         distinct, places = tf.unique(numbers)
         return tf.gather(super().call(distinct), places)
 
 
 def hashed_rows(kind: str, seed: int, bins: int) -> keras.layers.Layer:
-    """Returns a layer with `bins` rows; a hash says which of them a key shares with others."""
+    """Returns a layer with `bins` rows; the hash of a key selects its row."""
     table = StaticRows(bins, DIM, embeddings_initializer=_initial_rows(seed))
     layers = [keras.Input((), dtype="string"), keras.layers.Hashing(bins, salt=seed), table]
     return keras.Sequential(layers, name=f"{kind}_rows")
@@ -63,10 +64,11 @@ def make_model(rows: Callable[[str, int], keras.layers.Layer], seed: int) -> ker
 
     Args:
         rows: Makes the layer that looks up rows, given "user" or "film" and a seed.
-        seed: An int. All initial values, and what shares a row by its hash, depend on it.
+        seed: An int that determines all initial values, and which keys share a row.
 
     Returns:
-        A model from keys of users and of films to the probability that one likes the other.
+        A model that maps the keys of users and films to the probability that the user likes the
+        film.
     """
     keys, biases, vectors = [], [], []
     for number, kind in enumerate(KINDS):
@@ -87,7 +89,7 @@ def make_model(rows: Callable[[str, int], keras.layers.Layer], seed: int) -> ker
 
 
 def stored_keys(model: keras.Model, kind: str) -> list[bytes]:
-    """Returns the keys that a model of `dynamic_rows` has rows for."""
+    """Returns the keys that have a row in a model of `dynamic_rows`."""
     return model.get_layer(f"{kind}_rows").params.export()[0].numpy().tolist()
 
 
@@ -98,9 +100,9 @@ def rows_of_keys(model: keras.Model, kind: str, keys: Collection[str]) -> NDArra
 
 
 def table_bytes(keys: Collection[str] | Collection[bytes]) -> int:
-    """Returns what a `tfra` table of these keys takes, by the engine's own count.
+    """Returns the memory of a `tfra` table with these keys, as the engine counts it.
 
-    It counts the index, rows with their slots, and the bytes of the keys.
+    This is the memory of the index, of the rows with their slots, and of the keys.
     """
     table = tfra.Table(DIM, key_dtype="string", optimizer="adagrad")
     table.upsert(list(keys), np.zeros((len(keys), DIM), np.float32))

@@ -16,7 +16,7 @@ SOURCES = ("movielens", "generated")
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; see `parse_options`."""
+    """The options of the command line; see `parse_options`."""
 
     source: str | None
     ratings: int | None
@@ -27,18 +27,18 @@ class Options:
 
     @property
     def model_path(self) -> Path:
-        """Where the trained model is."""
+        """The path of the trained model."""
         return self.folder / "model.keras"
 
     def load(self) -> Ratings:
         """Returns the ratings to play.
 
         Returns:
-            A `Ratings`. Those of MovieLens-1M, unless others were asked for, or these can't be had
-            and none were asked for.
+            The ratings of the source that was given. Without a source: those of MovieLens-1M or, if
+            they cannot be downloaded, generated ones.
 
         Raises:
-            DataUnavailableError: If those of MovieLens-1M were asked for and can't be had.
+            DataUnavailableError: If the source is MovieLens-1M and cannot be downloaded.
         """
         ratings = generate(self.seed) if self.source == "generated" else self._real()
         return ratings if self.ratings is None else ratings.first(self.ratings)
@@ -58,7 +58,7 @@ def parse_options(description: str | None, argv: Sequence[str] | None) -> Option
 
     Args:
         description: The docstring of the program.
-        argv: The arguments, or None for those of the process.
+        argv: The arguments, or None for the arguments of the process.
 
     Returns:
         An `Options`.

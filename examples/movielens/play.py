@@ -1,4 +1,4 @@
-"""Plays ratings in the order of their times: each batch is predicted, then learned from."""
+"""Plays ratings in the order of their times: models predict each batch, then learn from it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Period:
         return self.stop - self.start
 
     def of(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Returns the part of an array that belongs to the period."""
+        """Returns the elements of an array that belong to the period."""
         return flags[self.start : self.stop]
 
 
 def periods(ratings: Ratings, at_least: int) -> list[Period]:
-    """Groups days, since one day has 10 ratings and another 60,000.
+    """Groups days into periods, because days have between 10 and 60,000 ratings.
 
     Args:
         ratings: The stream.
-        at_least: A period ends with the first day that gives it so many ratings.
+        at_least: A period ends with the day on which it reaches this many ratings.
 
     Returns:
-        Periods that cover the stream. What is left at the end belongs to the last of them.
+        Periods that cover the stream. Days that are left over at the end belong to the last period.
 
     Raises:
         ValueError: If there are no ratings, or `at_least` is less than 1.
@@ -77,7 +77,7 @@ def _date(day: int) -> date:
 
 
 def is_new(keys: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Returns where a key comes for the first time."""
+    """Returns a mask: True where a key occurs for the first time."""
     first: dict[str, int] = {}
     for place, key in enumerate(keys):
         first.setdefault(key, place)
@@ -87,17 +87,20 @@ def is_new(keys: NDArray[np.object_]) -> NDArray[np.bool_]:
 
 
 def auc(scores: Floats, liked: Floats) -> float:
-    """How often one that was liked has the higher score than one that was not; equal ones half.
+    """Returns the AUC of scores.
+
+    The AUC is the share of pairs, of an example that was liked and one that was not, in which the
+    liked one has the higher score. A pair with equal scores counts half.
 
     Args:
         scores: A number for each example.
-        liked: 1 or 0 for each.
+        liked: 1 or 0 for each example.
 
     Returns:
-        A number from 0 to 1, or nan if all were liked or none was.
+        A number from 0 to 1, or nan if all examples or none were liked.
 
     Raises:
-        ValueError: If the arrays are not vectors of one length.
+        ValueError: If the arrays are not vectors of the same length.
     """
     if scores.shape != liked.shape or scores.ndim != 1:
         raise ValueError(
@@ -116,8 +119,9 @@ def auc(scores: Floats, liked: Floats) -> float:
 class Player:
     """Plays periods to several models, which all see the same batches.
 
-    A batch is a few minutes of the stream. Whole days ahead would be too coarse: two thirds of all
-    ratings are given on a user's first day, when the day before says nothing of the user.
+    A batch covers a few minutes of the stream. Predictions for a whole day would be too coarse:
+    users give two thirds of all ratings on their first day, and before it a model knows nothing
+    about the user.
 
     Args:
         ratings: The stream.
@@ -132,7 +136,7 @@ class Player:
         self._ratings = ratings
 
     def play(self, period: Period, on_batch: Callable[[int], None]) -> dict[str, float]:
-        """Predicts and learns the ratings of a period, batch by batch.
+        """Lets the models predict and learn the ratings of a period, batch by batch.
 
         Args:
             period: The next period.

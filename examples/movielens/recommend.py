@@ -1,4 +1,4 @@
-"""Recommends films to one user, with a model that was saved: run in a process of its own.
+"""Loads the saved model in a new process and recommends films to one user.
 
 PYTHONPATH=examples python -m movielens.recommend [--user KEY] [options of the demo]
 """
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import tfra.dynamic_embedding.keras.layers  # noqa: F401  Tells Keras what to make of a saved layer.
+import tfra.dynamic_embedding.keras.layers  # noqa: F401  Registers the layers of the saved model.
 from movielens.data import LIKED_STARS, Ratings
 from movielens.options import parse_options
 
@@ -32,7 +32,7 @@ class Advice:
 
     Args:
         user: The user's key.
-        rated: The films the user gave most stars, and the stars.
+        rated: The films that the user gave most stars, and these stars.
         recommended: Films that the user has not rated, and how likely the user is to like them.
     """
 
@@ -42,17 +42,17 @@ class Advice:
 
 
 def choose_user(ratings: Ratings, wanted: str | None) -> str:
-    """Returns whom to recommend to.
+    """Returns the key of the user to recommend films to.
 
     Args:
         ratings: The stream.
-        wanted: A key, or None for the user who came last of those with some ratings.
+        wanted: A key, or None for the last user to arrive who has several ratings.
 
     Returns:
         A key.
 
     Raises:
-        ValueError: If the user that is wanted has no ratings.
+        ValueError: If the user `wanted` has no ratings.
     """
     counts = Counter(ratings.users)
     if wanted is None:
@@ -69,14 +69,14 @@ def advise(model: keras.Model, ratings: Ratings, user: str) -> Advice:
 
     Args:
         model: A model of `movielens.model.make_model`.
-        ratings: The stream it was trained on.
+        ratings: The stream that the model was trained on.
         user: A key, like "user:42".
 
     Returns:
         An `Advice`.
     """
     (places,) = np.nonzero(ratings.users == user)
-    # Of equal stars, the latest first.
+    # Films with equal stars: the latest rating first.
     best = places[np.lexsort((-places, -ratings.stars[places]))][:TOP]
     rated = [(str(ratings.films[i]), int(ratings.stars[i])) for i in best]
 
@@ -88,7 +88,7 @@ def advise(model: keras.Model, ratings: Ratings, user: str) -> Advice:
 
 
 def print_advice(console: Console, advice: Advice) -> None:
-    """Prints the films a user rated best beside those recommended."""
+    """Prints the films that the user rated best beside the recommended ones."""
     table = Table(title=f"For {advice.user}")
     table.add_column("stars", justify="right")
     table.add_column("rated best")
@@ -104,7 +104,7 @@ def print_advice(console: Console, advice: Advice) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> Advice:
-    """Loads the model and recommends; returns what it printed."""
+    """Loads the model and prints recommendations; returns them."""
     options = parse_options(__doc__, argv)
     console = Console()
     ratings = options.load()

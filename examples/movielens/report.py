@@ -1,4 +1,4 @@
-"""What the demo shows: lines as the stream is played, a comparison at the end, and a picture."""
+"""The output of the demo: a line per period, a comparison at the end, and a picture."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from movielens.play import Period
 
 @dataclass(frozen=True)
 class Line:
-    """What happened in a period.
+    """The figures of a period.
 
     Args:
-        period: Its days and ratings.
-        new_users: Users who came for the first time.
-        new_films: Films that were rated for the first time.
-        auc: How well each model predicted, by name.
+        period: The period.
+        new_users: The number of users who gave their first rating.
+        new_films: The number of films that got their first rating.
+        auc: The AUC of each model, by its name.
     """
 
     period: Period
@@ -48,9 +48,9 @@ def print_comparison(
     """Prints the results of the models side by side.
 
     Args:
-        console: Where to.
-        outcomes: By the name of the model.
-        ratings_per_second: How fast each predicted and learned, by the same names.
+        console: The console to print to.
+        outcomes: The results, by the name of the model.
+        ratings_per_second: The speed of prediction and training, by the name of the model.
     """
     table = Table(title="Each rating predicted before it was learned from")
     table.add_column("")
@@ -68,7 +68,7 @@ def print_comparison(
 
 
 def save_results(path: Path, source: str, lines: list[Line], outcomes: dict[str, Outcome]) -> None:
-    """Writes all figures but speeds to a file: equal runs write equal files."""
+    """Writes all figures except speeds to a file, so that equal runs write equal files."""
     by_period = [
         {
             "days": str(line.period),
@@ -85,12 +85,12 @@ def save_results(path: Path, source: str, lines: list[Line], outcomes: dict[str,
 
 
 def save_picture(path: Path, source: str, lines: list[Line]) -> None:
-    """Draws the AUC by period, and below it the users and films that have come.
+    """Draws the AUC by period, and below it the number of users and films so far.
 
     Args:
         path: A file to write, of a type that matplotlib knows.
         source: The name of the stream.
-        lines: What happened in each period.
+        lines: The figures of each period.
     """
     figure = Figure(figsize=(9, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))

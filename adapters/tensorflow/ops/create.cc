@@ -1,16 +1,18 @@
-// Creating a table from the attributes of an op, and the tensor that keeps it alive.
+// Creates a table from the attributes of an op, and the tensor that keeps the table alive.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 
 #include "ops/kernels.h"
+#include "runtime/aligned.h"
 #include "runtime/attributes.h"
 #include "runtime/registry.h"
 
 namespace tfra::tf {
 namespace {
 
+// Returns a description of a table for an error message.
 std::string Describe(const TableSpec& spec) {
   std::string text = std::string(NameOf(spec.key_type)) + " keys, " + NameOf(spec.value_type) +
                      " values and dim " + std::to_string(spec.dim);
@@ -22,7 +24,7 @@ struct CreateKernel {
   TableSpec spec;
 
   std::shared_ptr<TrainedTable> Make() const;
-  // Throws if a table that exists already is of other types, another dim or another bound.
+  // Throws if an existing table has other types, another dim or another bound than `spec`.
   void RequireSame(const std::shared_ptr<TrainedTable>& table) const;
 };
 
@@ -51,17 +53,16 @@ void CreateKernel::RequireSame(const std::shared_ptr<TrainedTable>& table) const
                   Describe(there));
 }
 
+// TensorFlow calls this function when it frees a lifetime tensor.
 void FreeLifetimeHandle(void* data, size_t, void* argument) {
   std::free(data);
   delete static_cast<Registry::LifetimeHandle*>(argument);
 }
 
-// A tensor that keeps the table alive.
+// Returns a tensor that owns a lifetime handle.
 Tensor LifetimeTensor(std::unique_ptr<Registry::LifetimeHandle> lifetime) {
-  constexpr size_t kAlignment = 64;
-  void* data = std::aligned_alloc(kAlignment, kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
-  std::memset(data, 0, kAlignment);
+  void* data = AlignedAllocate(kTensorAlignment);
+  std::memset(data, 0, kTensorAlignment);
   const int64_t dims[] = {1};
   return Tensor(TF_NewTensor(TF_INT64, dims, 1, data, sizeof(int64_t), FreeLifetimeHandle,
                              lifetime.release()));

@@ -7,9 +7,9 @@
 
 #include "ops/kernels.h"
 #include "ops/outputs.h"
-#include "runtime/aligned.h"
 #include "runtime/arguments.h"
 #include "runtime/content_text.h"
+#include "tfra/memory.h"
 #include "tfra/unique_keys.h"
 
 namespace tfra::tf {

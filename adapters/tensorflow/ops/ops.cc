@@ -4,11 +4,11 @@
 #include <initializer_list>
 
 #include "ops/kernels.h"
+#include "ops/shapes.h"
 #include "runtime/op_context.h"
-#include "runtime/shapes.h"
 #include "tfra/version.h"
 
-// The version of the engine that this library was built with.
+// Returns the version of the engine that this library was built with.
 extern "C" __attribute__((visibility("default"))) const char* TfraBuiltWith() {
   return TFRA_VERSION;
 }
@@ -20,12 +20,13 @@ namespace {
 #define TFRA_NEW_KEYS "{'insert', 'admit', 'drop'}"
 #define TFRA_VALUE_TYPES "{float, double, half, bfloat16, int8, int32, int64, bool, string}"
 
-// What an op does to anything but its outputs.
+// Whether an op has side effects.
 enum class Kind {
-  kOfTable,  // It uses a table: TensorFlow may neither drop nor merge nor fold its calls.
-  kPure,     // Its outputs depend on its inputs only.
+  kOfTable,  // It uses a table: TensorFlow must not drop, merge or fold its calls.
+  kPure,     // Its outputs depend only on its inputs.
 };
 
+// One op: its signature, its shape function and its kernel (kernels.h).
 struct Op {
   const char* name;
   std::initializer_list<const char*> attributes;
@@ -44,7 +45,7 @@ void Register(const Op& op) {
   for (const char* attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(definition, attribute);
   for (const char* input : op.inputs) TF_OpDefinitionBuilderAddInput(definition, input);
   for (const char* output : op.outputs) TF_OpDefinitionBuilderAddOutput(definition, output);
-  // Not called with false: it makes an op stateful whatever it is told.
+  // Called only for stateful ops: the function ignores its argument and makes every op stateful.
   if (op.kind == Kind::kOfTable) TF_OpDefinitionBuilderSetIsStateful(definition, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, op.shape);
   TF_RegisterOpDefinition(definition, status.get());
@@ -58,15 +59,16 @@ void Register(const Op& op) {
   }
 }
 
+// Registers all ops, unless the engine that was loaded has another version.
 bool RegisterAll() {
-  // Python finds out, by TfraBuiltWith, and says so.
+  // Python compares the versions too (TfraBuiltWith) and reports the error.
   if (std::strcmp(Version(), TfraBuiltWith()) != 0) return false;
   constexpr const char* kTable = "table: resource";
   constexpr const char* kTk = "Tk: " TFRA_KEY_TYPES;
   constexpr const char* kTv = "Tv: " TFRA_VALUE_TYPES;
   constexpr const char* kTs = "Ts: {float, double}";
   constexpr const char* kRule = "rule: string";
-  // Scores of the keys, or nothing.
+  // Optional inputs are lists of at most one tensor.
   constexpr const char* kWithScores = "with_scores: int >= 0 = 0";
   constexpr const char* kScores = "scores: with_scores * int64";
   constexpr const char* kWithBelow = "with_below: int >= 0 = 0";

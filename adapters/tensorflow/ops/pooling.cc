@@ -1,4 +1,4 @@
-// Lookups that combine rows, and sums of gradients over equal keys.
+// Lookups that combine the rows of each segment, and sums of the gradients of equal keys.
 #include <algorithm>
 #include <string>
 
@@ -11,14 +11,14 @@
 namespace tfra::tf {
 namespace {
 
-// What the attributes of an op say.
+// The attributes of an op. Each op reads those that it has.
 struct PoolingKernel {
   Pooling::Combiner combiner = Pooling::kMean;
   double max_norm = 0;
   bool initial = false;
   TF_DataType result_type = TF_FLOAT;  // Ts
 
-  // Throws unless Ts is what values or gradients of a type are summed in.
+  // Throws unless Ts is the type in which values or gradients of `type` are summed.
   void RequireResultOf(ValueType type) const {
     const TF_DataType expected = DataTypeOf(ComputeType(type));
     if (result_type == expected) return;
@@ -34,7 +34,8 @@ Pooling::Combiner CombinerOf(const std::string& name) {
   InvalidArgument("expected the combiner sum, mean or sqrtn, received " + name);
 }
 
-// The number of segments that row splits of `keys` keys make. Throws unless the shapes agree.
+// Returns the number of segments. Throws unless the shapes of the row splits and the weights fit to
+// `keys` keys.
 int64_t SegmentsOf(int64_t keys, const Tensor& splits, const Tensor& weights) {
   const Dims dims = splits.dims();
   RequireRank(dims, 1, "row_splits");
@@ -46,7 +47,7 @@ int64_t SegmentsOf(int64_t keys, const Tensor& splits, const Tensor& weights) {
   return dims[0] - 1;
 }
 
-// Row splits and weights of a batch of keys, as the engine's Pooling.
+// Converts the row splits and weights of a batch of keys to the engine's Pooling.
 class Segments {
  public:
   Segments(const PoolingKernel& kernel, const Keys& keys, Tensor splits, Tensor weights)
@@ -73,6 +74,7 @@ class Segments {
   Pooling pooling_;
 };
 
+// Copies the distinct keys.
 template <typename Key>
 void CopyKeys(const UniqueKeys& unique, const Tensor& from, const Tensor& to) {
   const Key* keys = from.data<const Key>();
@@ -80,7 +82,7 @@ void CopyKeys(const UniqueKeys& unique, const Tensor& from, const Tensor& to) {
   for (size_t k = 0; k < unique.size(); ++k) out[k] = keys[unique.first()[k]];
 }
 
-// The distinct keys, as the first output.
+// Makes output 0: the distinct keys.
 void OutputKeys(const OpContext& context, const UniqueKeys& unique, const Tensor& keys) {
   const Tensor out = LargeOutput(context, 0, keys.type(), {static_cast<int64_t>(unique.size())});
   switch (keys.type()) {
@@ -97,7 +99,7 @@ void OutputKeys(const OpContext& context, const UniqueKeys& unique, const Tensor
   }
 }
 
-// Memory for the sums of the distinct keys, as the second output.
+// Makes output 1, for the sums of the distinct keys, uninitialized.
 Tensor OutputSums(const OpContext& context, const UniqueKeys& unique, ValueType gradient_type,
                   int64_t dim) {
   return LargeOutput(context, 1, DataTypeOf(ComputeType(gradient_type)),

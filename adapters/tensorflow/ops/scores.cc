@@ -11,10 +11,6 @@
 namespace tfra::tf {
 namespace {
 
-void SetScalar(const OpContext& context, int output, uint64_t number) {
-  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
-}
-
 // Scores from input 1 on and, if there is a third input, below that.
 ScorePredicate RangeOf(const OpContext& context) {
   const auto low = static_cast<uint64_t>(context.InputInteger(1, "at_least", 0));

@@ -1,4 +1,4 @@
-// Lookup, insert, accumulate, remove, clear and size.
+// Reads and writes rows: lookup, insert, accumulate, remove, clear and size.
 #include <optional>
 
 #include "ops/kernels.h"
@@ -98,23 +98,18 @@ void Clear(void*, TF_OpKernelContext* op) {
 }
 
 void Size(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
-    const auto size = static_cast<int64_t>(UseTable(context, 0)->size());
-    *context.Output(0, TF_INT64, {}).data<int64_t>() = size;
-  });
+  RunKernel(op,
+            [](const OpContext& context) { SetScalar(context, 0, UseTable(context, 0)->size()); });
 }
 
 void TableHandle(void*, TF_OpKernelContext* op) {
   RunKernel(op, [](const OpContext& context) {
-    const auto handle = static_cast<int64_t>(UseTable(context, 0).trained().handle());
-    *context.Output(0, TF_INT64, {}).data<int64_t>() = handle;
+    SetScalar(context, 0, UseTable(context, 0).trained().handle());
   });
 }
 
 void CountTables(void*, TF_OpKernelContext* op) {
-  RunKernel(op, [](const OpContext& context) {
-    *context.Output(0, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(Registry::Get().size());
-  });
+  RunKernel(op, [](const OpContext& context) { SetScalar(context, 0, Registry::Get().size()); });
 }
 
 }  // namespace tfra::tf

@@ -1,4 +1,5 @@
-// One optimizer step on a table: by a rule of the engine, or row by row for rules outside it.
+// One optimizer step on a table. If the engine has the rule of the optimizer, ApplyGradients takes
+// the step. Otherwise LookupRows reads rows, Python updates them, and WriteRows writes them.
 #include <algorithm>
 
 #include "ops/kernels.h"
@@ -10,7 +11,7 @@ namespace {
 
 struct RuleKernel {
   RuleSpec rule;
-  std::string optimizer;  // Only for LookupRows that peek.
+  std::string optimizer;  // Only for LookupRows<true>.
   UpdateParams params;
   NewKeys new_keys = NewKeys::kAdmit;
 };
@@ -21,15 +22,15 @@ struct BindKernel {
   std::string table_name;
 };
 
-// Elements of all slots that one row of the table has with a rule. Throws unless the table can have
-// that rule.
+// Returns how many slot elements a row of the table has with a rule. Throws unless the table can
+// have that rule.
 int64_t SlotElements(const TableUse& table, const RuleSpec& rule) {
   size_t elements = 0;
   Check(CheckRule(rule, table->spec().value_type, table->spec().dim, &elements));
   return static_cast<int64_t>(elements);
 }
 
-// A table that must have the slots of an optimizer, which is only read.
+// Returns the table of input 0. Throws unless its rows have the slots of the kernel's optimizer.
 TableUse UseOfOptimizer(const OpContext& context, const void* kernel) {
   TableUse table(FindTable(context, 0));
   const auto& peek = *static_cast<const RuleKernel*>(kernel);

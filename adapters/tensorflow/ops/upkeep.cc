@@ -1,4 +1,4 @@
-// What keeps a table in shape, and tells how it is: metadata, restriction, expiry, counters.
+// Metadata, restriction, expiry, counters and histograms of a table.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -18,10 +18,6 @@ template <size_t kSize>
 void SetVector(const OpContext& context, int output, const std::array<uint64_t, kSize>& numbers) {
   const Tensor tensor = context.Output(output, TF_INT64, {static_cast<int64_t>(kSize)});
   std::copy(numbers.begin(), numbers.end(), tensor.data<int64_t>());
-}
-
-void SetScalar(const OpContext& context, int output, uint64_t number) {
-  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
 }
 
 }  // namespace

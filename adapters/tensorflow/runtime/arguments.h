@@ -1,5 +1,5 @@
-// Tensors as the engine's batches, and back. Numbers are used where they are; only int32 keys and
-// strings are converted.
+// Converts tensors to the engine's batches, and back. Batches of numbers point to the memory of the
+// tensor. Only int32 keys and strings are converted.
 #pragma once
 
 #include <algorithm>
@@ -12,23 +12,24 @@
 
 namespace tfra::tf {
 
-// The table that a resource handle names. Throws if there is none.
+// Returns the table that a resource handle names. Throws if there is no such table.
 std::shared_ptr<TrainedTable> FindTable(const OpContext& context, int input,
                                         const char* name = "table");
+// Like FindTable; the rows of the table keep their slots until the result is destroyed.
 inline TableUse UseTable(const OpContext& context, int input, const char* name = "table") {
   return TableUse(FindTable(context, input, name));
 }
 
-// Throws unless rows of the two tables fit into the same arrays: types, dim, and, where asked for,
-// whether there are metadata and scores.
+// Throws unless rows of the two tables fit into the same arrays: their types and dim must be equal.
+// With `metadata`, both tables or none must have metadata; with `scores`, both or none scores.
 void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores);
 
 // The keys of one call.
 class Keys {
  public:
-  // Throws if their type is not the table's.
+  // Throws unless the tensor has the key type of the table.
   Keys(const TrainedTable& table, Tensor tensor);
-  // Of no table. REQUIRES: keys of a type that tables have.
+  // For ops without a table. REQUIRES: the tensor is int32, int64 or string.
   explicit Keys(Tensor tensor);
 
   const Tensor& tensor() const { return tensor_; }
@@ -44,23 +45,25 @@ class Keys {
   KeyBatch batch_;
 };
 
-// The shape of a row for each key: keys.shape + row.
+// Returns keys.shape + row: the shape of one row for each key.
 Dims RowsOf(const Keys& keys, const Dims& row);
 
-// Rows of values, or one row. `name` is the op's name of the input. Throws if their type is not the
-// table's.
+// One row of values, or a row for each key.
 class Values {
  public:
+  // `name` is the name of the input in ops.cc. Throws unless the tensor has the value type of the
+  // table.
   Values(const TrainedTable& table, Tensor tensor, const char* name);
 
   const Dims& dims() const { return dims_; }
   const void* data() const { return views_.empty() ? tensor_.data<void>() : views_.data(); }
-  // Throws unless this is one row.
+  // Throws unless the shape is that of one row.
   void RequireOneRow() const;
-  // Throws unless this is a row for each key: keys.shape + [dim], or keys.shape for scalars.
+  // Throws unless the shape is that of a row for each key: keys.shape + [dim], or keys.shape for a
+  // table of scalars.
   void RequireRowPerKey(const Keys& keys) const;
-  // What missing keys get: this row if it is one, else the row of each key. Throws if it is
-  // neither. REQUIRES: *this outlives the result.
+  // Returns these values as the rows that missing keys get: one row for all, or a row for each key.
+  // Throws if the shape is neither. REQUIRES: *this outlives the result.
   Defaults AsDefaults(const Keys& keys) const;
 
  private:
@@ -71,11 +74,12 @@ class Values {
   std::vector<std::string_view> views_;
 };
 
-// The scores of keys that a writing op may be given, as its last input: int64, from 0 on. Of a
-// table that counts how often keys come, they are the numbers of times.
+// The scores of the keys of a writing op: its last input, which is optional; int64, 0 or more. If
+// the table counts how often keys occur (LFU), each score is a number of occurrences.
 class KeyScores {
  public:
-  // Throws unless there is a score for each key and the table's strategy has a use for them.
+  // Throws if the input is given, but does not have one score for each key, or the strategy of the
+  // table makes its own scores.
   KeyScores(const OpContext& context, int input, const TableUse& table, const Keys& keys);
 
   const Scores& get() const { return scores_; }
@@ -85,26 +89,27 @@ class KeyScores {
   Scores scores_;
 };
 
-// TensorFlow's scores are int64: those beyond stay at the largest one.
+// Replaces scores above INT64_MAX by INT64_MAX: TensorFlow shows scores as int64.
 inline void ClampScores(uint64_t* scores, size_t count) {
   std::transform(scores, scores + count, scores,
                  [](uint64_t score) { return std::min<uint64_t>(score, INT64_MAX); });
 }
 
 inline bool IsBounded(const Table& table) { return table.spec().bound.max_capacity > 0; }
-// Throws unless keys of the table have scores.
+// Throws unless the table is bounded, so that its keys have scores.
 void RequireBounded(const Table& table);
-// Throws if one of the scores, int64, is negative.
+// Throws if a score is negative. REQUIRES: an int64 tensor.
 void RequireNoNegative(const Tensor& scores);
-// Throws if an input that may be left out, the last one and a list, has more than one tensor.
+// Throws if an optional input has more than one tensor. An optional input is declared as a list,
+// and is the last input of its op.
 void RequireOneAtMost(const OpContext& context, int input, const char* name);
 
-// Writes the strings to a fresh tensor of strings.
+// Writes strings to a new tensor of empty strings.
 void StoreStrings(const std::vector<std::string>& strings, const Tensor& tensor);
 void StoreStrings(const StringColumn& strings, const Tensor& tensor);
 
-// Fills a fresh tensor with the values that call(values), of the engine, writes. Throws if that
-// fails.
+// Fills a new tensor by call(memory), which calls the engine with the memory for its results.
+// Throws if that call fails.
 template <typename Call>
 void StoreValues(const Tensor& tensor, Call&& call) {
   if (tensor.type() != TF_STRING) {

@@ -5,7 +5,7 @@
 namespace tfra::tf {
 namespace {
 
-// For attributes of one value: get(construction, name, &value, status).
+// Returns an attribute that is one number; `get` is the function of the C API that reads it.
 template <typename Value, typename Get>
 Value Attribute(TF_OpKernelConstruction* construction, const char* name, Get&& get) {
   TfStatus status;

@@ -1,4 +1,4 @@
-// The attributes of an op, as C++, and numbers in their texts.
+// Reads the attributes of an op, and bytes that are written as hexadecimal digits.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,29 @@
 
 namespace tfra::tf {
 
-// Each throws if TensorFlow reports an error.
+// Each returns the attribute `name`. Throws if TensorFlow reports an error.
 std::string StringAttribute(TF_OpKernelConstruction* construction, const char* name);
 int64_t IntAttribute(TF_OpKernelConstruction* construction, const char* name);
 float FloatAttribute(TF_OpKernelConstruction* construction, const char* name);
 bool BoolAttribute(TF_OpKernelConstruction* construction, const char* name);
 TF_DataType TypeAttribute(TF_OpKernelConstruction* construction, const char* name);
 
-// The attribute `new_keys`: 'insert', 'admit' or 'drop'.
+// Returns the attribute `new_keys`, which is 'insert', 'admit' or 'drop'.
 NewKeys NewKeysAttribute(TF_OpKernelConstruction* construction);
 
-// Text of any bytes for a message: the first of them, and those that are not ASCII as digits.
+// Returns text for an error message: its first 80 bytes in quotes. Bytes that are not printable
+// ASCII are shown as hexadecimal digits.
 std::string Quoted(std::string_view text);
 
-// Bytes as two hexadecimal digits each, so that no bit is lost and no locale asked. BytesOf throws
-// if the text is anything else.
+// Convert between bytes and text with two hexadecimal digits per byte. The text keeps every bit and
+// does not depend on the locale. BytesOf throws if the text is not of this form.
 std::vector<std::byte> BytesOf(const std::string& digits);
 std::string DigitsOf(const void* bytes, size_t count);
-// A double by its bytes. Throws if they are not those of one.
+// Returns the double whose bytes the digits are. Throws unless they are 8 bytes.
 double DoubleOf(const std::string& digits);
 
-// Makes a kernel: body() fills it from attributes. What that throws is reported to TensorFlow.
+// Makes a kernel; body(kernel) fills it from the attributes. Reports exceptions of body to
+// TensorFlow.
 template <typename Kernel, typename Body>
 void* MakeKernel(TF_OpKernelConstruction* construction, Body&& body) {
   auto* kernel = new Kernel;

@@ -8,8 +8,8 @@
 namespace tfra::tf {
 namespace {
 
-// Sizes are rounded up to an eighth of their power of two, so that results of nearly equal size
-// share memory.
+// Rounds a size up to a multiple of an eighth of its power of two, so that tensors of similar size
+// can use the same memory.
 size_t RoundUp(size_t bytes) {
   const size_t unit = std::bit_floor(bytes) / 8;
   return AlignedSize((bytes + unit - 1) / unit * unit);
@@ -18,7 +18,7 @@ size_t RoundUp(size_t bytes) {
 }  // namespace
 
 BufferPool& BufferPool::Get() {
-  static BufferPool* pool = new BufferPool;  // Tensors may be dropped while the process ends.
+  static BufferPool* pool = new BufferPool;  // Never deleted: TensorFlow may free tensors at exit.
   return *pool;
 }
 

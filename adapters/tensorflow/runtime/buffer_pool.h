@@ -1,8 +1,8 @@
-// Memory for large results, used again.
+// Reuses the memory of large output tensors.
 //
-// A result of some megabytes that the C library maps and unmaps for every call costs a page fault
-// for every four kilobytes, which takes longer than a lookup. So the memory of results that
-// TensorFlow has dropped is kept for the next ones, up to a bound.
+// The C library maps and unmaps the memory of a large tensor in every call. Each page of four
+// kilobytes then costs a page fault, and the faults take longer than the lookup. So the pool keeps
+// the memory of tensors that TensorFlow has freed, up to kMaxKept bytes, for later tensors.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ class BufferPool {
  public:
   static BufferPool& Get();
 
-  // Results smaller than this are TensorFlow's own to allocate.
+  // TensorFlow allocates outputs that are smaller than this.
   static constexpr size_t kMinBytes = size_t{256} << 10;
-  // At most so many bytes are kept for later.
+  // The pool keeps at most this many bytes of free memory.
   static constexpr size_t kMaxKept = size_t{64} << 20;
 
-  // A tensor of uninitialized memory.
+  // Returns a tensor of uninitialized memory.
   Tensor NewTensor(TF_DataType type, const Dims& dims);
 
  private:
@@ -30,11 +30,11 @@ class BufferPool {
   void Give(void* data, size_t bytes);
 
   std::mutex mutex_;
-  std::multimap<size_t, void*> free_;  // By size. Guarded by mutex_.
-  size_t kept_ = 0;                    // Guarded by mutex_.
+  std::multimap<size_t, void*> free_;  // Free memory by its size. Guarded by mutex_.
+  size_t kept_ = 0;                    // Bytes in free_. Guarded by mutex_.
 };
 
-// An output, from the pool if it is large.
+// Makes an output of the op; its memory is from the pool if it is large.
 Tensor LargeOutput(const OpContext& context, int index, TF_DataType type, const Dims& dims);
 
 }  // namespace tfra::tf

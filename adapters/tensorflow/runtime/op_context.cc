@@ -22,7 +22,8 @@ class ProtoReader {
   ProtoReader(const void* data, size_t size)
       : next_(static_cast<const uint8_t*>(data)), end_(next_ + size) {}
 
-  // Moves to the next field; false at the end. Throws if the bytes are not a protocol buffer.
+  // Moves to the next field; returns false at the end. Throws if the bytes are not a protocol
+  // buffer.
   bool Next() {
     if (next_ == end_) return false;
     const uint64_t tag = Varint();
@@ -46,8 +47,8 @@ class ProtoReader {
     }
   }
 
-  uint64_t field = 0;
-  std::string_view text;  // Of a field of bytes.
+  uint64_t field = 0;     // The number of the current field.
+  std::string_view text;  // Its bytes, if it is a field of bytes or of a string.
 
  private:
   [[noreturn]] static void Malformed() { throw OpError(TF_INTERNAL, "malformed resource handle"); }
@@ -121,7 +122,8 @@ std::string ResourceKey(TF_OpKernelContext* context, int input) {
   TfStatus status;
   TF_GetSerializedResourceHandleProto(context, input, buffer.get, status.get());
   status.Check();
-  // The name of the default container is kept inside the resource manager.
+  // The resource manager owns the name of the default container, so that the address of that name
+  // identifies the manager.
   const void* manager = TF_GetResourceMgrDefaultContainerName(context).data;
   std::string key(reinterpret_cast<const char*>(&manager), sizeof(manager));
   constexpr uint64_t kContainer = 2, kName = 3;
@@ -144,7 +146,7 @@ Tensor OpContext::Input(int index) const {
 }
 
 Tensor OpContext::Output(int index, TF_DataType type, const Dims& dims) const {
-  RequireOutputType(index, type);  // TensorFlow allocates by the type that it knows.
+  RequireOutputType(index, type);  // TensorFlow allocates for the type that the op declares.
   TfStatus status;
   const size_t bytes = static_cast<size_t>(ElementsIn(dims)) * SizeOfElement(type);
   Tensor tensor(TF_AllocateOutput(context_, index, type, dims.data(), static_cast<int>(dims.size()),
@@ -193,7 +195,7 @@ std::string OpContext::InputString(int index, const char* name) const {
 }
 
 std::string OpContext::Resource(int input, const char* name) const {
-  RequireShape(Input(input), {}, name);  // ResourceKey would read past an empty tensor.
+  RequireShape(Input(input), {}, name);  // TensorFlow would read past an empty tensor.
   return ResourceKey(context_, input);
 }
 

@@ -1,5 +1,5 @@
-// What a kernel is called with, as C++: tensors that free themselves, and errors as exceptions,
-// which never leave the adapter.
+// C++ classes over TensorFlow's C API: tensors that free themselves, the inputs and outputs of a
+// kernel, and errors as exceptions. RunKernel catches all exceptions, so none reaches TensorFlow.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 namespace tfra::tf {
 
+// An error that RunKernel reports to TensorFlow with its code.
 class OpError : public std::runtime_error {
  public:
   OpError(TF_Code code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -28,9 +29,10 @@ class OpError : public std::runtime_error {
   throw OpError(TF_INVALID_ARGUMENT, message);
 }
 
-// Throws if the engine reports an error.
+// Throws an OpError if the engine reports an error.
 void Check(const Status& status);
 
+// Owns a status that functions of the C API write to.
 class TfStatus {
  public:
   TfStatus() : status_(TF_NewStatus()) {}
@@ -50,9 +52,12 @@ class TfStatus {
 
 using Dims = std::vector<int64_t>;
 
+// Returns text like "[2, 3]".
 std::string ToString(const Dims& dims);
+// Returns the product of the dims.
 int64_t ElementsIn(const Dims& dims);
 
+// Owns a tensor, or is null.
 class Tensor {
  public:
   explicit Tensor(TF_Tensor* tensor) : tensor_(tensor) {}
@@ -68,7 +73,7 @@ class Tensor {
   Tensor& operator=(const Tensor&) = delete;
 
   TF_Tensor* get() const { return tensor_; }
-  // Gives it up to the caller.
+  // Returns the tensor, which the caller must delete; *this becomes null.
   TF_Tensor* Release() { return std::exchange(tensor_, nullptr); }
   TF_DataType type() const { return TF_TensorType(tensor_); }
   Dims dims() const;
@@ -82,7 +87,7 @@ class Tensor {
   TF_Tensor* tensor_;
 };
 
-// Each throws an error that names the input unless it is as expected. `name` is its name in ops.cc.
+// Each throws an error if the input `name` is not as expected. `name` is its name in ops.cc.
 void RequireShape(const Dims& received, const Dims& expected, const char* name);
 inline void RequireShape(const Tensor& tensor, const Dims& expected, const char* name) {
   RequireShape(tensor.dims(), expected, name);
@@ -91,31 +96,33 @@ void RequireType(TF_DataType received, TF_DataType expected, const char* name);
 void RequireRank(const Dims& received, size_t rank, const char* name);
 void RequireRange(int64_t number, int64_t least, int64_t most, const char* name);
 
-// Names a resource of TensorFlow. The first part identifies the resource manager, of which every
-// Session, eager context and server has its own.
+// Returns a key that identifies the resource of an input in this process: the resource manager, the
+// container and the name. Every Session, eager context and server has its own resource manager.
 std::string ResourceKey(TF_OpKernelContext* context, int input);
 
+// The inputs and outputs of one call of a kernel.
 class OpContext {
  public:
   explicit OpContext(TF_OpKernelContext* context) : context_(context) {}
 
   int inputs() const { return TF_NumInputs(context_); }
   Tensor Input(int index) const;
-  // The value of an input that must be a scalar. TensorFlow has checked that its type is T.
+  // Returns the value of an input. Throws unless it is a scalar. TensorFlow has checked that its
+  // type is T.
   template <typename T>
   T InputScalar(int index, const char* name) const {
     const Tensor tensor = Input(index);
     RequireShape(tensor, {}, name);
     return *tensor.data<const T>();
   }
-  // An int64 scalar between `least` and `most`.
+  // Returns the value of an int64 scalar. Throws unless it is between `least` and `most`.
   int64_t InputInteger(int index, const char* name, int64_t least, int64_t most = INT64_MAX) const;
-  // A single string: a scalar, or a vector of one element.
+  // Returns a string. Throws unless the input is a scalar or a vector of one element.
   std::string InputString(int index, const char* name) const;
-  // The key of the resource that a scalar handle names.
+  // Returns the ResourceKey of an input. Throws unless the input is a scalar.
   std::string Resource(int input, const char* name) const;
 
-  // Both throw if the op, by its attributes, has an output of another type.
+  // Both throw if the attributes of the op give the output another type.
   Tensor Output(int index, TF_DataType type, const Dims& dims) const;
   void SetOutput(int index, const Tensor& tensor) const;
 
@@ -125,7 +132,12 @@ class OpContext {
   TF_OpKernelContext* context_;
 };
 
-// Runs body(OpContext), and reports what it throws to TensorFlow.
+// Makes an output that is an int64 scalar.
+inline void SetScalar(const OpContext& context, int output, uint64_t number) {
+  *context.Output(output, TF_INT64, {}).data<int64_t>() = static_cast<int64_t>(number);
+}
+
+// Runs body(OpContext) and reports exceptions to TensorFlow.
 template <typename Body>
 void RunKernel(TF_OpKernelContext* context, Body&& body) {
   const auto fail = [context](TF_Code code, const char* message) {
@@ -144,7 +156,8 @@ void RunKernel(TF_OpKernelContext* context, Body&& body) {
   }
 }
 
-// The two type systems. Throws for types that tables do not have.
+// Convert between the types of TensorFlow and of the engine. Throw for types that tables cannot
+// have.
 ValueType ValueTypeOf(TF_DataType type);
 TF_DataType DataTypeOf(ValueType type);
 const char* NameOf(TF_DataType type);

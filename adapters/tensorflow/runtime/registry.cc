@@ -15,8 +15,8 @@ TF_DataType KeyDtypeOf(const TrainedTable& table) {
 }
 
 Registry& Registry::Get() {
-  static Registry* registry =
-      new Registry;  // Lifetime handles may be released while the process ends.
+  // Never deleted: TensorFlow may release lifetime handles at exit.
+  static Registry* registry = new Registry;
   return *registry;
 }
 
@@ -39,7 +39,7 @@ void Registry::Release(const std::string& key, const std::shared_ptr<TrainedTabl
   std::unique_lock lock(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.table != table) return;
-  // The caller still holds the table, and frees it without the lock.
+  // The caller still holds the table, and frees it after the lock is released.
   if (--found->second.lifetime_handles == 0) entries_.erase(found);
 }
 

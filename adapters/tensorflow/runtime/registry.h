@@ -1,8 +1,8 @@
-// The tables of this process that TensorFlow's resource handles name.
+// Finds the tables of this process by TensorFlow's resource handles.
 //
-// A table lives as long as its lifetime handles: tensors that are kept in TensorFlow's variable
-// behind the handle, so that a table goes when TensorFlow drops that variable (its last Python
-// object is gone, its Session closes, its server ends).
+// A table lives as long as its lifetime handles. A lifetime handle is a tensor, the value of the
+// TensorFlow variable that the resource handle names. TensorFlow frees that variable when its last
+// Python object is deleted, its Session is closed, or its server ends. The table is then freed too.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,21 @@
 
 namespace tfra::tf {
 
-// A table in use by an op.
+// A table that an op uses. Its rows keep their layout until the op ends.
 using TableUse = TrainedTable::Use;
 
-// The type of the keys, as TensorFlow names it.
+// Returns TensorFlow's type for the keys of a table.
 TF_DataType KeyDtypeOf(const TrainedTable& table);
 
+// Threads: any thread may call anything at any time.
 class Registry {
  public:
   static Registry& Get();
 
-  // Null if there is none.
+  // Returns the table with this key (ResourceKey), or null.
   std::shared_ptr<TrainedTable> Find(const std::string& key) const;
 
-  // Keeps a table alive: a table is freed with its last lifetime handle.
+  // Keeps a table alive. The table is freed with its last lifetime handle.
   class LifetimeHandle {
    public:
     LifetimeHandle(std::string key, std::shared_ptr<TrainedTable> table)
@@ -46,10 +47,12 @@ class Registry {
     const std::shared_ptr<TrainedTable> table_;
   };
 
-  // A lifetime handle of the table of that name, made by make() if there is none yet.
+  // Returns a new lifetime handle of the table with this key. If there is no such table, make()
+  // makes it.
   std::unique_ptr<LifetimeHandle> FindOrMake(
       const std::string& key, const std::function<std::shared_ptr<TrainedTable>()>& make);
 
+  // Returns the number of tables.
   size_t size() const;
 
  private:

@@ -1,5 +1,5 @@
-// TensorFlow's strings: 24 bytes whose layout has been fixed since TF 2.3. The lowest two bits of
-// the first byte tell the kind.
+// The strings in tensors: 24 bytes each. Their layout has not changed since TensorFlow 2.3. The two
+// lowest bits of the first byte give the kind of the string.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct TString {
     }
   }
 
-  // REQUIRES: it is an empty string, as those of a fresh output are. Never makes a view, whose
-  // layout differs between versions.
+  // REQUIRES: this string is empty, like the strings of a new output. Never makes a view: the
+  // layout of views differs between versions of TensorFlow.
   void Set(std::string_view text) {
     if (text.size() <= kSmallSize) {
       bytes[0] = static_cast<unsigned char>(text.size() << 2 | kSmall);

@@ -1,6 +1,6 @@
-// The part of TensorFlow's C API that the ops use, declared here so that building needs no
-// TensorFlow and one library serves every version from 2.16 on: these functions are exported by
-// libtensorflow_framework.so.2 and are what TensorFlow keeps stable.
+// Declares the part of TensorFlow's C API that the ops use, so that building needs no TensorFlow.
+// libtensorflow_framework.so.2 exports these functions, and TensorFlow keeps them stable, so that
+// one library works with every version from 2.16 on.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct TF_StringView {
   size_t len;
 };
 
-// Enumerations in TensorFlow, of the size of an int.
+// TensorFlow declares these two as enumerations; they have the size of an int.
 typedef int TF_Code;
 typedef int TF_DataType;
 

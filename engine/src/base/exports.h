@@ -7,6 +7,7 @@
 
 #pragma GCC visibility push(default)
 #include "tfra/content.h"
+#include "tfra/memory.h"
 #include "tfra/pooling.h"
 #include "tfra/spec.h"
 #include "tfra/status.h"

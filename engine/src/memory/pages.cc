@@ -69,6 +69,14 @@ void AskForHugePages([[maybe_unused]] std::byte* pages, [[maybe_unused]] size_t 
 
 }  // namespace
 
+void UseHugePages(void* data, size_t bytes) {
+  auto* start = static_cast<std::byte*>(data);
+  const size_t head =
+      RoundUp(reinterpret_cast<uintptr_t>(start), kHugePage) - reinterpret_cast<uintptr_t>(start);
+  if (bytes < head + kHugePage) return;
+  AskForHugePages(start + head, (bytes - head) / kHugePage * kHugePage);
+}
+
 void LockPagePool() { ThePagePool().Lock(); }
 
 void UnlockPagePool() { ThePagePool().Unlock(); }

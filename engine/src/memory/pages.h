@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tfra {
+#include "tfra/memory.h"
 
-inline constexpr size_t kHugePage = size_t{2} << 20;
+namespace tfra {
 
 // Returns `bytes` zeroed bytes, aligned to at least a cache line, or nullptr. The bytes from
 // `huge_from` on use huge pages if the system has them: these halve the cost of a random access to

@@ -9,14 +9,31 @@ Other objects of the same class stay as they are.
 
 An optimizer is adopted
 
-- when the user calls `DynamicEmbeddingOptimizer` with it;
-- when an embedding layer is called for training in a model that was compiled with it;
-- when it is built on a shadow, or takes its first step on one, outside of such a model: the
-  methods of the optimizer then ask the shadow for `value` or `overwrite_with_gradient`, and the
-  shadow calls `adopt_caller`.
+1. when the user calls `DynamicEmbeddingOptimizer` with it;
+2. when a model that was compiled with it is called for training, and an embedding layer in it is
+   called, or a tf.function that calls the model looks up a shadow;
+3. when it takes a step on a shadow. At the start of each step, `apply` asks every variable for
+   `overwrite_with_gradient`, and the shadow calls `adopt_caller`;
+4. when its first `apply` builds it on a shadow. `build` then reads the `value` of every variable to
+   register it, and the shadow calls `adopt_builder`.
 
-`adopt_caller` looks at the scope that Keras opens in the methods of optimizers, so that reading a
-shadow anywhere else changes nothing. Adoption is idempotent and lasts as long as the optimizer.
+For 3 and 4, the scope that Keras opens in `apply` names the optimizer. Outside of that scope, and
+in the methods of an optimizer that is already built, reading `value` adopts nobody. Adoption is
+idempotent and lasts as long as the optimizer.
+
+Event 4 has to exist, and has to be a read of `value`, because event 3 comes too late or not at all
+in two cases:
+
+- A `LossScaleOptimizer` checks that gradients are finite before its inner optimizer takes the step.
+  Keras' own check fails for gradients of tables, so the LossScaleOptimizer has to be adopted before
+  the check. Until then, it opens a scope in `build` only. There, an inner optimizer without slots
+  (SGD) reads no attribute of a variable but `value`. In Keras 3.9, inner optimizers with slots do
+  not ask for `overwrite_with_gradient` there either.
+- If the list of variables has a `tf.Variable`, Keras 3.9 does not ask the variables after it for
+  `overwrite_with_gradient`.
+
+For the same reason, a LossScaleOptimizer on which the user calls `build` has to be adopted by event
+1 or 2: `build` opens no scope then, so the shadow does not know who reads it.
 """
 
 from __future__ import annotations
@@ -64,9 +81,16 @@ def adopt(optimizer: Any) -> Any:
 
 
 def adopt_caller() -> None:
-    """Adopts the optimizer in one of whose methods we are, if any."""
+    """Adopts the optimizer whose `apply` is calling this code, if any."""
     optimizer = calling_optimizer()
     if optimizer is not None:
+        adopt(optimizer)
+
+
+def adopt_builder() -> None:
+    """Adopts the optimizer whose first `apply` is building it, if any."""
+    optimizer = calling_optimizer()
+    if optimizer is not None and not optimizer.built:
         adopt(optimizer)
 
 

@@ -30,7 +30,7 @@ from tfra.dynamic_embedding._platform.tf import (
 )
 from tfra.dynamic_embedding._saving.weights_array import EmptyWithContent, from_bytes, to_bytes
 from tfra.dynamic_embedding._training import model_mode
-from tfra.dynamic_embedding._training.adoption import adopt_caller, expect_step
+from tfra.dynamic_embedding._training.adoption import adopt_builder, adopt_caller, expect_step
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper, check_max_norm
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
@@ -174,13 +174,14 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """Where the variable without rows is."""
         return self.value.device
 
-    # Optimizers of Keras ask for these two when they are built and in each step, and are adopted
-    # then: see `adoption.py`. Asked by anyone else, they only return what they say.
+    # Optimizers of Keras read `value` when they are built, and `overwrite_with_gradient` at the
+    # start of each step. They are adopted then; `adoption.py` says why both are needed. Reading
+    # `value` at any other time adopts nobody.
 
     @property
     def value(self) -> Any:
         """The variable of TensorFlow, which has no rows."""
-        adopt_caller()
+        adopt_builder()
         return super().value
 
     @property

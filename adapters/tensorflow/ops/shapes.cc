@@ -1,4 +1,4 @@
-#include "runtime/shapes.h"
+#include "ops/shapes.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ class Shape {
   TF_ShapeHandle* handle_;
 };
 
-// Output `output` has the shape of input `input`.
+// Gives output `output` the shape of input `input`.
 void SameShape(TF_ShapeInferenceContext* context, int input, int output, TF_Status* status) {
   const Shape shape;
   TF_ShapeInferenceContextGetInput(context, input, shape.get(), status);
@@ -27,10 +27,10 @@ void SameShape(TF_ShapeInferenceContext* context, int input, int output, TF_Stat
   TF_ShapeInferenceContextSetOutput(context, output, shape.get(), status);
 }
 
-// The shape [?], of a size that is no other's.
+// TensorFlow's number for an unknown size.
 constexpr size_t kUnknownSize = static_cast<size_t>(-1);
 
-// Sets output `output` to [size] + row.
+// Gives output `output` the shape [size] + row.
 void SetRows(TF_ShapeInferenceContext* context, int output, size_t size, const Shape& row,
              TF_Status* status) {
   const Shape rows(TF_ShapeInferenceContextVectorFromSize(context, size)), both;
@@ -39,7 +39,7 @@ void SetRows(TF_ShapeInferenceContext* context, int output, size_t size, const S
   TF_ShapeInferenceContextSetOutput(context, output, both.get(), status);
 }
 
-// The number of segments, or kUnknownSize, from row splits: input `input`.
+// Returns the number of segments, or kUnknownSize. Input `input` has the row splits.
 size_t SegmentsIn(TF_ShapeInferenceContext* context, int input, TF_Status* status) {
   const Shape given, splits;
   TF_ShapeInferenceContextGetInput(context, input, given.get(), status);
@@ -73,8 +73,8 @@ void LookupShape(TF_ShapeInferenceContext* context, TF_Status* status) {
     KeysAndRowShape(context, status);
   }
   if (TF_GetCode(status) != TF_OK) return;
-  // The C API does not tell the number of outputs. If `exists` was not asked for, there is no
-  // output 1: setting its shape fails, and changes nothing.
+  // The C API does not give the number of outputs. Without `exists` there is no output 1, and
+  // setting its shape fails without an effect.
   SameShape(context, 1, 1, status);
   TF_SetStatus(status, TF_OK, "");
 }
@@ -129,7 +129,7 @@ void UniqueKeysAndSumsShape(TF_ShapeInferenceContext* context, TF_Status* status
   const Shape gradients, row;
   TF_ShapeInferenceContextGetInput(context, kGradients, gradients.get(), status);
   if (TF_GetCode(status) != TF_OK) return;
-  // Scalars, which the kernel rejects, have no last dimension.
+  // Scalars have no last dimension. The kernel rejects them.
   TF_ShapeInferenceContextSubshape(context, gradients.get(), -1, INT64_MAX, row.get(), status);
   if (TF_GetCode(status) != TF_OK) return;
   SetRows(context, 1, kUnknownSize, row, status);
