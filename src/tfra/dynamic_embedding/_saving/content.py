@@ -1,4 +1,8 @@
-"""Whole tables as tensors: for `export` and for checkpoints."""
+"""The content stream of tables (`tfra/content.h`) as tensors: for `export` and for checkpoints.
+
+A `Content` has one tensor for each column. `content_of` reads it from tables, and `restore_tables`
+writes it to any number of them. Tables in a `tfra.Store` give and take the columns of their rows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, Protocol
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import AutoTrackable, TensorToSave, ops, tf
 
+# By name: see `content_types`.
 Content = dict[str, tf.Tensor]
 
 
@@ -73,7 +78,14 @@ def export_tables(
 
 
 def content_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:
-    """Returns the dtypes of what `content_of` returns, for tables of these types."""
+    """Returns the names and dtypes of what `content_of` returns, for tables of these types.
+
+    There is one element or row of `keys`, `values`, `slots`, `metadata` (the time of the last write
+    and the number of writes) and `scores` for each key. What the tables lack is empty. `rule` is the
+    JSON form of the TableSpec and `epoch` the epoch and the number of steps, once for each device.
+    The last three are the keys that wait to enter, when and how often each was seen, and the state
+    of a filter.
+    """
     return {
         "keys": key_dtype,
         "values": value_dtype,
