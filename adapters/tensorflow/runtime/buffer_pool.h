@@ -22,7 +22,8 @@ class BufferPool {
   // The pool keeps at most this many bytes of free memory.
   static constexpr size_t kMaxKept = size_t{64} << 20;
 
-  // Returns a tensor of uninitialized memory.
+  // Returns a tensor of uninitialized memory. REQUIRES: at least kMinBytes; not a tensor of
+  // strings.
   Tensor NewTensor(TF_DataType type, const Dims& dims);
 
  private:
@@ -34,7 +35,8 @@ class BufferPool {
   size_t kept_ = 0;                    // Bytes in free_. Guarded by mutex_.
 };
 
-// Makes an output of the op; its memory is from the pool if it is large.
+// Makes output `index` of the op. Its memory is uninitialized. It is from the pool if the tensor
+// has at least kMinBytes; TensorFlow allocates smaller tensors, and all tensors of strings.
 Tensor LargeOutput(const OpContext& context, int index, TF_DataType type, const Dims& dims);
 
 }  // namespace tfra::tf

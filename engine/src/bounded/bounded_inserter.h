@@ -1,5 +1,5 @@
 // Inserts missing keys into a bounded table. If the table is full, each of them evicts a key with a
-// lower score, or is rejected.
+// lower or equal score, or is rejected.
 #pragma once
 
 #include "bounded/bounded_call.h"
@@ -30,9 +30,12 @@ class BoundedInserter {
  private:
   // Inserts or rejects key i and the keys chained to it.
   Status InsertChain(uint32_t i);
-  // Inserts key i with its score. No entry: the key was rejected.
+  // Inserts key i with its score, and evicts the lowest candidate if the table is full. entry: set,
+  // unless all candidates have higher scores: then the key is rejected, which is no error. seen:
+  // how often admission has seen the key, which becomes the count of writes in its metadata.
   Status InsertScored(size_t i, uint64_t score, uint32_t seen, Stripe::Entry* entry);
-  // The key that a new key of this hash would evict.
+  // The key that a new key of this hash would evict: the one with the lowest score near its home
+  // bucket or, in an exact table, in the whole table.
   Candidate LowestCandidate(uint64_t hash) const;
   // Removes an entry of a full table. The caller gives its row to another key, or drops the row.
   uint32_t Evict(const Candidate& candidate);

@@ -284,8 +284,9 @@ class Stripe {
     return entry;
   }
 
-  // Inserts a key whose home bucket, in this array, has a free entry. The bucket need not be
-  // locked: readers ignore an entry that is not in use according to the bucket's state.
+  // Like Insert, for a key whose home bucket has a free entry; faster, because the caller has read
+  // the bucket already. array: the stripe's array, or a copy of it. state: the state of `home`. The
+  // bucket is not locked meanwhile: readers ignore the new entry until the state says it is in use.
   [[gnu::always_inline]] void InsertAt(const BucketArray& array, Bucket* home, uint32_t state,
                                        uint64_t key_bits, uint32_t row, const EntryData& data) {
     const uint32_t index = static_cast<uint32_t>(__builtin_ctz(~state));
@@ -318,7 +319,9 @@ class Stripe {
     if (NeedsTidying()) [[unlikely]]
       Reorder();
   }
-  // Whether Tidy would take a random seed. Displaced keys are then inserted only after Tidy.
+  // Whether Tidy would take a random seed. Writers then call Tidy before they insert another
+  // displaced key. After such a Tidy, whether it helped or not, returns false until the stripe has
+  // twice as many keys.
   bool NeedsReseed() const { return displaced_.TooFar(size()) && size() >= reseed_size_; }
   // How often the index has taken a new seed.
   uint64_t reseeds() const { return reseeds_.load(std::memory_order_relaxed); }
@@ -349,14 +352,18 @@ class Stripe {
         std::max({16 + size() / 5, tidy_displaced_ + tidy_displaced_ / 2, bucket_count() / 16});
     return displaced_.keys > tolerated || NeedsReseed();
   }
+  // The rebuild of Tidy, to as many buckets as before. If memory runs out, keeps the old array:
+  // searches stay long, but correct.
   void Reorder();
   // Moves the entries to an array of `count` buckets.
   Status Replace(uint64_t count, uint64_t seed);
   // --- stripe_growth.cc
   // Makes the system provide the memory of a new array now, on several threads.
   static void Populate(const BucketArray& array, size_t bytes);
-  // Copies all entries to an empty array that is not published yet. Until it is, readers use the
-  // old array. Returns the displacement of the keys in the new array.
+  // Copies all entries, with their scores and metadata, to an empty array, and marks the old
+  // buckets as moved. The caller publishes the new array; until then, readers use the old one.
+  // Returns the displacement of the keys in the new array. Throws bad_alloc only before it marks
+  // the first bucket.
   Displacement MoveEntries(const BucketArray& from, const BucketArray& to);
 
   // Constant after Create.

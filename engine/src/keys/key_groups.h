@@ -1,6 +1,6 @@
-// The keys of a writing call, split into groups by stripe, one group for each thread: equal keys
-// are in the same group, and no two groups write to the same stripe. Within a group keys keep their
-// order, so that the caller's rows are read nearly in sequence.
+// The keys of a call, split into groups by stripe. One thread handles a group: equal keys are in
+// the same group, and no two groups write to the same stripe. Within a group keys keep their order,
+// so that the caller's rows are read nearly in sequence.
 //
 // int64 keys are copied here, and each is read only once: another thread may change the caller's
 // array meanwhile (a data loader that reuses its buffer). So throughout the call, each position has
@@ -21,7 +21,9 @@ namespace tfra {
 
 class KeyGroups {
  public:
-  // bits: set to the keys that were read.
+  // Splits a batch into groups: a small batch into one, a large batch into two for each thread, but
+  // at most one for each stripe. A group may be empty. bits: set to the keys in batch order, as
+  // they were read; string keys still refer to the caller's strings.
   template <typename Keys>
   static KeyGroups Split(const KeyBatch& keys, KeyBits* bits);
 

@@ -70,6 +70,7 @@ struct TouchOp {
   }
 };
 
+// Replaces values and, if they are given, slots. A new key without given slots gets initial slots.
 template <size_t kBytes>  // The bytes of a value, or 0 if the compiler does not know them.
 struct AssignOp {
   static constexpr bool kFinds = false;
@@ -144,6 +145,8 @@ struct AssignStringsOp {
   void Fill(size_t i, uint64_t, std::byte* row) { Write(i, row); }
 };
 
+// Adds a delta to the value if the caller expects the key to exist, and inserts the delta as the
+// value if the caller expects the key to be missing: see TableTraining::Accumulate.
 struct AccumulateOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = true;
@@ -162,7 +165,7 @@ struct AccumulateOp {
   }
   bool Updates(size_t i) const { return exists[i]; }
   bool Inserts(size_t i) const { return !exists[i]; }
-  // With kAdmit, the insertion is not counted, because an update follows that is.
+  // With kAdmit, the caller updates the key next, and that update counts as the write.
   uint32_t fresh_writes() const { return context.new_keys == NewKeys::kAdmit ? 0 : 1; }
 
   void Update(size_t i, std::byte* row) const {
@@ -178,6 +181,7 @@ struct AccumulateOp {
 // The function that adds deltas of a value type to a row.
 AccumulateOp::Add AddFor(ValueType type);
 
+// Adds deltas to the value and to the slots. A new key starts from its initial row.
 struct AddToRowOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = true;
@@ -212,6 +216,8 @@ struct AddToRowOp {
   }
 };
 
+// One step of the update rule, by the sum of the gradients of equal keys. A new key starts from its
+// initial row.
 struct GradientOp {
   static constexpr bool kFinds = false;
   static constexpr bool kChangesRows = true;

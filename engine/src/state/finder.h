@@ -49,8 +49,8 @@ struct Finder {
   // key is not in the table.
   template <typename Read>
   bool ReadEntry(uint64_t key_bits, std::string_view bytes, Read&& read) const;
-  // Like ReadEntry, with read(row). If the row is in the file, does not call read(), and sets
-  // `record` to its record; otherwise sets it to kInMemory.
+  // Like ReadEntry, but calls read(row), and only if the row is in memory. record: set to kInMemory
+  // then, or to the record of a row in the file. If the key is missing, `record` has no meaning.
   template <typename Read>
   bool ReadRow(uint64_t key_bits, std::string_view bytes, uint32_t* record, Read&& read) const {
     return ReadEntry(key_bits, bytes, [&](const BucketArray&, Stripe::Entry, uint32_t row_id) {
@@ -64,11 +64,18 @@ struct Finder {
   }
 
   // Goes through n keys and prefetches ahead. key_at(i) is the position of the i-th key in `bits`.
-  // For keys that seem to be in the table, it prefetches `row_bytes` of the row and calls
-  // fetch(position), which may prefetch more. Some keys later it calls visit(position, probe). For
-  // keys that are neither in their first buckets nor known to be missing, and for keys for which
-  // visit returned false, it calls late(position) instead. Equal keys are visited in batch order,
-  // if no other thread writes to their stripe and visit moves no entries.
+  // Each key ends with a visit that returns true, or with a call of late:
+  //
+  //   visit(position, probe)   The probe has the row that was found, or null if the key is missing.
+  //                            A visit returns false if the row belongs to another string key: then
+  //                            the search goes on, and may visit the key again.
+  //   late(position)           The key was not found in the first few buckets, its bucket is
+  //                            locked, or its row is in the file. The caller has to search for it.
+  //   fetch(position)          Called some keys before a visit with a row, to prefetch what the
+  //                            visit needs besides `row_bytes` of the row.
+  //
+  // Equal keys are visited in batch order, if no other thread writes to their stripe and visit
+  // moves no entries.
   template <Access kAccess, typename KeyAt, typename Fetch, typename Visit, typename Late>
   void Probes(const uint64_t* bits, size_t n, size_t row_bytes, KeyAt&& key_at, Fetch&& fetch,
               Visit&& visit, Late&& late) const;

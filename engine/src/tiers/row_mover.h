@@ -21,9 +21,11 @@ class RowMover {
   explicit RowMover(const TableState& state) : state_(state) {}
 
   using UseRow = std::function<void(const SlowRow&)>;
-  // Reads the first `bytes` of rows in the file and calls use(row) for each. Rows that are needed
-  // often move to memory. REQUIRES: since the records were found, the thread was inside a
-  // ReadGuard.
+  // For a call that reads: reads the first `bytes` of rows in the file and calls use(row) for each,
+  // on this thread. Rows that were needed before move to memory; while at least half of the memory
+  // is free, others do too. If there is no room for them, they stay in the file. rows: their
+  // `number` is the position of the key in `bits`; the vector is changed. REQUIRES: since the
+  // records were found, the thread was inside a ReadGuard.
   Status UseSlow(const KeyBits& bits, std::vector<SlowRow>* rows, size_t bytes,
                  const UseRow& use) const;
   // Moves rows to memory, for a call that writes. REQUIRES: as for UseSlow.
@@ -31,9 +33,11 @@ class RowMover {
   // Copies each row to the position `number` of a batch. REQUIRES: as for UseSlow.
   Status FillRows(std::vector<SlowRow>* rows, ExportBatch* batch) const;
 
-  // Makes room in memory for `rows` more rows of a stripe, but at most for the share of the stripe.
-  // If another thread does so already and `wait` is false, returns at once. demoted: set to true if
-  // rows moved to the file.
+  // Makes room in memory for `rows` more rows of a stripe, but for no more rows than the stripe may
+  // have in memory (RowTiers::share). To do so, moves rows to the file, often some more than
+  // needed. If another thread makes room for the stripe already, waits for it or, if `wait` is
+  // false, returns at once. demoted: set to true if rows may have moved, otherwise left as it is.
+  // REQUIRES: the stripe's mutex is not held.
   Status MakeFastRoom(uint32_t stripe, uint64_t rows, bool wait, bool* demoted = nullptr) const;
 
   // Returns the row of an entry in memory, for a call that writes. changes: the call changes the

@@ -1,7 +1,12 @@
-// Finds which of many numbers are among the k largest, in one pass over all of them. A few numbers,
-// taken at random, tell a narrow range that the boundary is most likely in. The pass counts what is
-// below that range and gathers what is within. If the boundary is not there after all, the next try
-// takes a wider one.
+// Finds the boundary between the k largest of many numbers and the rest, usually in one pass over
+// all numbers. A random sample gives a narrow range that most likely contains the boundary. The
+// pass counts the numbers below the range and collects those inside it. If the range does not
+// contain the boundary, the next pass has a wider range:
+//
+//   do {
+//     search.Aim(sample, size);
+//     for each part of the numbers, on any thread: NewPart, Add, Take
+//   } while (!search.Found());
 #pragma once
 
 #include <algorithm>
@@ -15,13 +20,14 @@ namespace tfra {
 
 class RankSearch {
  public:
-  // `keep`: how many of the largest numbers stay.
+  // keep: how many of the largest numbers are kept. The others are below the boundary.
   explicit RankSearch(uint64_t keep) : keep_(keep) {}
 
-  // How many numbers to take at random before a pass. None, if there are no more.
+  // How many numbers a sample should have. With fewer numbers than this, the sample may be empty.
   static constexpr uint64_t kSample = 65536;
 
-  // Before each pass: `sample` was taken out of `size` numbers.
+  // Starts a pass: chooses its range from a sample of `size` numbers, twice as wide as in the last
+  // pass, and drops what that pass has found. If the sample is empty, the range is all numbers.
   void Aim(std::vector<uint64_t> sample, uint64_t size) {
     const double stays =
         static_cast<double>(keep_) / static_cast<double>(std::max<uint64_t>(size, 1));
@@ -35,8 +41,9 @@ class RankSearch {
     all_.between.clear();
   }
 
-  // What a pass finds out about numbers. Numbers at the ends of the range are only counted: where
-  // many are equal, that is where they are.
+  // What a pass finds out about a part of the numbers. Numbers equal to an end of the range are
+  // counted, and not collected: if many numbers are equal, the end of the range is likely to be
+  // that number.
   struct Part {
     Part(uint64_t lowest, uint64_t highest) : low(lowest), high(highest) {}
 
@@ -49,7 +56,8 @@ class RankSearch {
   };
   Part NewPart() const { return Part(low_, high_); }
 
-  // Adds `count` numbers: number(0), number(1), ... Without branches that nobody could predict.
+  // Adds `count` numbers to a part: number(0), number(1), ... Has no branch that a CPU could not
+  // predict.
   template <typename Number>
   [[gnu::always_inline]] static void Add(uint64_t count, Number&& number, Part* part) {
     const uint64_t low = part->low, high = part->high;
@@ -69,7 +77,7 @@ class RankSearch {
     part->to_high += to_high;
   }
 
-  // Of each part of the data, in any order and from any thread.
+  // Adds a complete part to the pass. Any thread may call this, in any order.
   void Take(const Part& part) {
     std::lock_guard lock(mutex_);
     all_.seen += part.seen;
@@ -79,7 +87,8 @@ class RankSearch {
     all_.between.insert(all_.between.end(), part.between.begin(), part.between.end());
   }
 
-  // After all parts were taken: whether the boundary was found. If not, aim again.
+  // Ends a pass, after all parts were taken. Returns whether the boundary was found; if not, start
+  // another pass by Aim.
   bool Found() {
     const uint64_t go = all_.seen > keep_ ? all_.seen - keep_ : 0;
     if (go < all_.below || go > all_.to_high) return false;
@@ -102,7 +111,8 @@ class RankSearch {
     return true;
   }
 
-  // Numbers below this go, and so do `ties` of the `equals` numbers that are equal to it.
+  // The result. Numbers below the boundary are not kept. Of the `equals` numbers that are equal to
+  // it, `ties` are not kept either.
   uint64_t boundary() const { return boundary_; }
   uint64_t ties() const { return ties_; }
   uint64_t equals() const { return equals_; }
@@ -114,7 +124,7 @@ class RankSearch {
     equals_ = equals;
   }
 
-  // The number at a place of the sample in its order; `beyond` if there is no such place.
+  // The number at a place of the sorted sample; `beyond` if there is no such place.
   static uint64_t PickAt(std::vector<uint64_t>* sample, double place, uint64_t beyond) {
     if (place < 0.0 || place >= static_cast<double>(sample->size())) return beyond;
     const auto at = sample->begin() + static_cast<ptrdiff_t>(place);

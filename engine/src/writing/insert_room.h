@@ -33,8 +33,9 @@ class InsertRoom {
   // sample only.
   template <typename Op>
   bool NearlyAllMissing(size_t group, StripeSet stripes, const Op& op) const;
-  // The keys of a group that belong to `stripes` and that the Op would insert. all: include the
-  // keys that are in the table.
+  // The positions of the keys of a group that belong to `stripes` and that the Op would insert,
+  // with repeated keys. all: include the keys that are in the table, which saves the search for
+  // them.
   template <typename Op>
   std::vector<uint32_t> MissingKeys(size_t group, StripeSet stripes, const Op& op, bool all) const;
   // Those of `stripes` that must grow by more than one step for `more` keys.

@@ -34,9 +34,11 @@ bool StreamsRows(const TableState& state, const Op& op) {
          op.value_bytes() % kCacheLine == 0 && state.layout.stride % kCacheLine == 0;
 }
 
-// Replaces the rows of keys that are in their home buckets. Stores the keys that are not there in
-// `others`. Stops early if many keys repeat; returns how many keys of `order` are done. REQUIRES:
-// kReplacesRows, StreamsRows, and the mutexes of the keys' stripes.
+// Replaces the rows of keys that are in their home buckets. Stores the positions of the others,
+// which are displaced or missing, in `others`, in batch order, and their number in `other_count`.
+// Stops early if many keys repeat. Returns how many keys of `order` it has looked at, including
+// those in `others`: the caller writes the others and the rest. REQUIRES: kReplacesRows,
+// StreamsRows, and the mutexes of the keys' stripes; `others` has room for `count` keys.
 template <typename Keys, typename Op>
 size_t StreamKeys(const TableState& state, const KeyBits& bits, const uint32_t* order, size_t count,
                   Op op, uint32_t* others, size_t* other_count) {

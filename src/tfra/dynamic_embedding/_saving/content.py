@@ -81,10 +81,10 @@ def content_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DT
     """Returns the names and dtypes of what `content_of` returns, for tables of these types.
 
     There is one element or row of `keys`, `values`, `slots`, `metadata` (the time of the last write
-    and the number of writes) and `scores` for each key. What the tables lack is empty. `rule` is the
-    JSON form of the TableSpec and `epoch` the epoch and the number of steps, once for each device.
-    The last three are the keys that wait to enter, when and how often each was seen, and the state
-    of a filter.
+    and the number of writes) and `scores` for each key. What the tables lack is empty. `rule` is
+    the JSON form of the TableSpec and `epoch` the epoch and the number of steps, once for each
+    device. The last three are the keys that wait to enter, when and how often each was seen, and
+    the state of a filter.
     """
     return {
         "keys": key_dtype,

@@ -20,7 +20,8 @@ def computed_rows(function: Callable[..., Any], dtype: tf.DType, dim: int, seed:
     """Returns a function that makes rows with an initializer that the engine does not have.
 
     A random initializer of Keras is called once for each key, with a seed made of `seed` and the
-    key. Any other function is called once, for as many rows as there are missing keys.
+    key. Any other function is called once for all missing keys of a lookup. There is one exception,
+    in a graph: a function of TensorFlow ops that needs a static shape makes one row at a time.
 
     Args:
         function: The initializer. It takes nothing, a shape, or a shape and a dtype.
@@ -90,7 +91,12 @@ class _KeySeed(keras.random.SeedGenerator):  # type: ignore[misc]
 def _called_for_all(
     call: Callable[[Any], Any], keys: tf.Tensor, dtype: tf.DType, dim: int
 ) -> tf.Tensor:
-    """Calls an initializer for as many rows as there are keys."""
+    """Calls an initializer for as many rows as there are keys. It does not see the keys.
+
+    In a graph that number is not known, and the initializer may need it. Then an initializer that
+    computes outside TensorFlow is called when the graph runs, and one of TensorFlow ops makes one
+    row at a time. To tell which it is, it is called once more, while the graph is built.
+    """
     if tf.executing_eagerly():
         return tf.cast(tf.convert_to_tensor(call([int(tf.size(keys)), dim])), dtype)
     try:

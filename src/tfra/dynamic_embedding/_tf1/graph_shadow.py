@@ -54,10 +54,11 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
     # --- Used as a tensor, for penalties and summaries, a shadow is the rows of its last lookup.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys and the rows of a lookup.
+        """Remembers the keys and the rows of a lookup, for `value`.
 
-        A pooled lookup has no rows, so the graph gets an op that looks them up, in the context of
-        the lookup. It runs only if a Session asks for it.
+        The rows of a lookup in a function, branch or loop are not remembered: their tensor can't be
+        used outside. A pooled lookup passes no rows, so an op that looks them up is added to the
+        graph. It runs only if a Session needs `value`.
         """
         super().note_lookup(ids)
         if not in_plain_graph() or in_control_flow():

@@ -198,7 +198,18 @@ class RowOptimizer:
     def step(
         self, gradients: tf.Tensor, rows: tf.Tensor, slots: tf.Tensor, learning_rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows `[n, dim]` and all their slots, side by side, after one step."""
+        """Returns the rows and their slots after one step. Does not change a table.
+
+        Args:
+            gradients: The gradients, `[n, dim]`, one for each distinct key.
+            rows: The values of the keys, `[n, dim]`.
+            slots: All slots of each key side by side, in the order of `self.slots`. If a slot
+                starts as a copy of the value, NaN stands for elements that were never written.
+            learning_rate: The learning rate of this step.
+
+        Returns:
+            The new values, `[n, dim]`, and the new slots, in the layout of `slots`.
+        """
         with self._lock:
             return self._step(gradients, rows, slots, learning_rate)
 

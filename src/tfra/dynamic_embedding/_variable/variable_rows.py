@@ -39,7 +39,11 @@ class VariableRows:
 
     @property
     def enter_before_updates(self) -> bool:
-        """Whether admitted keys must be stored, with computed rows, before an update."""
+        """Whether `store_new` must insert the admitted keys of an update before the update.
+
+        That is so if admission decides about keys whose rows the user's function makes: the engine
+        can't make these rows. Without admission, `lookup_to_train` has stored them already.
+        """
         return self._computed is not None and self._has_admission
 
     def lookup(self, keys: tf.Tensor, return_exists: bool = False, name: str | None = None) -> Any:
@@ -54,7 +58,8 @@ class VariableRows:
         """Looks up rows that an optimizer will update.
 
         Rows that a function of the user makes are stored now, since the function may return other
-        rows next time. The engine computes the same initial row again when the update inserts it.
+        rows next time. With admission, nothing is stored here: see `enter_before_updates`. The
+        engine computes the same initial row again when the update inserts it.
         """
         if self._computed is None or self._has_admission:
             return self.lookup(keys)
