@@ -68,13 +68,11 @@ Status AssignChosen(Table* table, const Key* keys, const RowColumns& rows,
   const TableSpec& spec = table->spec();
   const size_t element =
       spec.value_type == ValueType::kString ? sizeof(std::string_view) : SizeOf(spec.value_type);
-  ChosenRows columns[] = {
-      ChosenRows(rows.values, static_cast<size_t>(spec.dim) * element),
-      ChosenRows(rows.slots, table->slot_elements() * SizeOf(ComputeType(spec.value_type))),
-      ChosenRows(rows.metadata, sizeof(RowMetadata)),
-      ChosenRows(rows.scores, sizeof(uint64_t)),
-  };
-  auto& [values, slots, metadata, scores] = columns;
+  ChosenRows values(rows.values, static_cast<size_t>(spec.dim) * element);
+  ChosenRows slots(rows.slots, table->slot_elements() * SizeOf(ComputeType(spec.value_type)));
+  ChosenRows metadata(rows.metadata, sizeof(RowMetadata));
+  ChosenRows scores(rows.scores, sizeof(uint64_t));
+  ChosenRows* const columns[] = {&values, &slots, &metadata, &scores};
   const size_t batch_rows = spec.tiers.fast_bytes > 0 ? kTieredBatchRows : kBatchRows;
   std::vector<Key> chosen;
   const auto flush = [&] {
@@ -82,14 +80,14 @@ Status AssignChosen(Table* table, const Key* keys, const RowColumns& rows,
         table->Assign(KeyBatch(chosen.data(), chosen.size()), values.data(), slots.data(),
                       static_cast<const RowMetadata*>(metadata.data()), ExactScores(scores.data()));
     chosen.clear();
-    for (ChosenRows& column : columns) column.Clear();
+    for (ChosenRows* column : columns) column->Clear();
     return status;
   };
   for (size_t k = 0; k < rows.keys.size; ++k) {
     const size_t i = order.empty() ? k : order[k];
     if (!IsMeant(partition, i)) continue;
     chosen.push_back(keys[i]);
-    for (ChosenRows& column : columns) column.Add(i);
+    for (ChosenRows* column : columns) column->Add(i);
     if (chosen.size() == batch_rows) TFRA_RETURN_IF_ERROR(flush());
   }
   return flush();
