@@ -91,6 +91,12 @@ def test_every_folder_says_what_it_is(folder: str) -> None:
         assert any((root / name).exists() for root in roots), name
 
 
+def test_tests_mirror_the_folders() -> None:
+    tests = SOURCES.parent / "tests"
+    assert {path.name for path in tests.iterdir() if path.is_dir()} <= set(FOLDERS)
+    assert not list(tests.glob("*_test.cc"))
+
+
 def test_every_public_header_is_exported() -> None:
     listed = re.findall(r'^#include "tfra/(.+)"', (SOURCES / "base/exports.h").read_text(), re.M)
     headers = (SOURCES.parent / "include" / "tfra").iterdir()

@@ -1,6 +1,6 @@
 // Keys that somebody chose so that they collide must cost at most three times what random ones do.
 // Costs are counted in buckets and places looked at, never in seconds.
-#include "crafted_keys.h"
+#include "index/crafted_keys.h"
 
 #include <algorithm>
 #include <atomic>

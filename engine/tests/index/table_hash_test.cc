@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/hash.h"
-#include "crafted_keys.h"
+#include "index/crafted_keys.h"
 #include "index/stripe.h"
 #include "table_helpers.h"
 
