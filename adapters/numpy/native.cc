@@ -1,6 +1,6 @@
 // tfra._native: the engine's Table for Python, over raw bytes of NumPy arrays.
 //
-// This file only converts and delegates. Shapes and dtypes are the business of tfra/_table.py.
+// This file only converts and delegates. Shapes and dtypes are the business of src/tfra/table.py.
 #include <cstring>
 #include <iterator>
 #include <memory>

@@ -113,8 +113,9 @@ void RunReading(Call&& call) {
   Raise(status);
 }
 
-// The same for a call about n keys: call(begin, end), for so many at a time as take some ten
-// milliseconds. A call of usual size is one part, in which nothing is looked for.
+// Like RunReading, for a call about n keys: call(begin, end), one part of the keys after another. A
+// part has at most 64 MB of values (4 MB in a table with a row file), or some thousand keys if rows
+// are longer. If one part holds all keys, the call finishes first, as by Run.
 template <typename Call>
 void RunInParts(const Table& table, size_t n, Call&& call) {
   const TableSpec& spec = table.spec();

@@ -15,8 +15,8 @@ class Content {
   // The inputs of an op from number `first` on. `table`: one of those that the content is for; all
   // of them are alike. Throws, naming the field, unless tables like this one could have written
   // this content: types, shapes, ranges, the rule's text, and no key twice. What the state of an
-  // admission rule holds is left to Table::RestoreAdmission. A key may both wait and be there: rows
-  // and waiting keys are saved one after the other while others write.
+  // admission rule holds is left to TableUpkeep::RestoreAdmission. A key may both wait and be
+  // there: rows and waiting keys are saved one after the other while others write.
   Content(const OpContext& context, int first, const TableUse& table);
 
   static constexpr int kInputs = 12;

@@ -267,8 +267,9 @@ std::vector<TableUse> UseTables(const OpContext& context, int others) {
   return tables;
 }
 
-// Tables with the slots of one rule: those that were not trained yet get them, and those that are
-// to start anew do.
+// Uses all tables, once they have the slots of one rule: that of the first table that has a rule.
+// Tables without slots, or with those of another rule, are copied. Slots that are to start anew
+// become initial slots.
 std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
   for (;;) {
     RuleSpec rule;

@@ -92,7 +92,8 @@ void TrainableRows(void*, TF_OpKernelContext* context);
 // has taken its place. `step` counts from 1, or is 0 if the optimizer does not count its steps.
 // `optimizer` is a name that no other optimizer has. Optimizers of different workers share the
 // slots if they have the same `optimizer_name`. `keeps` is what the optimizer keeps in the table:
-// 'nothing', 'slots', or all 'rows'.
+// 'nothing', 'slots', or all 'rows'. The first step of a new optimizer resets the slots or, with
+// 'rows', clears the table.
 void Bind(void* kernel, TF_OpKernelContext* context);
 void* NewBindKernel(TF_OpKernelConstruction* construction);
 void DeleteBindKernel(void* kernel);

@@ -126,11 +126,12 @@ struct UpdateParams {
 // What the score of a key is, by which a full table decides whom to evict: the lowest one goes.
 // Only writes change scores. Each is a number of 64 bits.
 enum class EvictStrategy : uint8_t {
-  kLru,         // A clock that counts the keys of all writing calls: later writes are higher.
-  kLfu,         // How often the key was written to.
-  kEpochLru,    // High 32 bits: Table::epoch(). Low: a clock that counts the writing calls of an
-                // epoch.
-  kEpochLfu,    // High 32 bits: Table::epoch() of the last write. Low: how often it was written to.
+  kLru,       // A clock that counts the keys of all writing calls: later writes are higher.
+  kLfu,       // How often the key was written to.
+  kEpochLru,  // High 32 bits: TableScores::epoch(). Low: a clock that counts the writing calls of
+              // an epoch.
+  kEpochLfu,  // High 32 bits: TableScores::epoch() of the last write. Low: how often it was written
+              // to.
   kCustomized,  // What the caller says.
 };
 

@@ -2,12 +2,12 @@
 //
 // What Table adds to the contract of Store:
 //
-// Threads: lookups never wait for one another, nor for growth. A call uses up to NumThreads()
-// threads of the engine's pool.
+// Threads: lookups of rows in memory never wait for one another, nor for growth. A lookup that
+// moves rows from the file to memory locks their stripes. A call uses up to NumThreads() threads of
+// the engine's pool.
 //
 // Export: rows of one bucket of the index stay together, so a batch may be a little larger than
-// asked for. If a sixteenth of the hashes was reseeded since the last call, the rest of it comes in
-// one batch.
+// asked for. If a stripe took a new seed since the last call, the rest of it comes in one batch.
 //
 // Capabilities: training(), scores() and upkeep() are there for every table. A call that a table
 // cannot serve, such as the scores of a table without a bound, returns an error.
@@ -20,7 +20,7 @@
 //   Candidates: in a table of at most kExactCapacity keys, all keys. In a larger one, some 50 to 70
 // keys with neighbouring hashes: those in 16 buckets of the index, from the new key's bucket on.
 //   Full: size() is max_capacity. In a table of more than kExactCapacity keys, the keys of each
-// sixteenth of the hashes are also no more, and have room for no less, than chance would give them
+// stripe are also no more, and have room for no less, than chance would give them
 // (four standard deviations): keys that come first, as in the order of an export, do not take the
 // room of others.
 //   Order: a call first writes to the keys that are in the table. Then it inserts the others one by
@@ -39,15 +39,14 @@
 // are in memory go on. The file has no name: it is gone with the table, or with the process,
 // however that ends.
 //   Limits: values must be numbers (kInvalidArgument otherwise). The file holds at most 2^30 rows.
-// fast_bytes counts for 4 rows in each sixteenth of the hashes at least. A batch that needs more
+// fast_bytes counts for 4 rows in each stripe at least. A batch that needs more
 // rows than fit takes memory for them until it is done; Shrink returns it to the operating system.
 // A forked child cannot use the rows in the file (kIoError), only its parent can.
 //
 // Exceptions to "a call that fails has changed nothing": after them a part of the batch is stored,
 // each row whole.
 //   - A row of a tiered table that other threads move to the file meanwhile has to be read, and
-//   that
-//     fails (kIoError).
+//     that fails (kIoError).
 //   - Memory runs out although room was made before the first change: because other threads insert
 //     at the same time, because far more keys of a bounded table than others share the first bits
 //     of their hashes, because not even a small allocation succeeds, or, with an admission rule,

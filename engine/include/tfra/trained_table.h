@@ -9,7 +9,8 @@
 // Binding: rows have the slots of one optimizer. An optimizer binds itself before each step (Bind).
 // A new optimizer takes the place of the one before it, and its first step starts the slots anew.
 // An optimizer whose place was taken is refused, until it starts again with step 1. After a restore
-// no optimizer is bound: the next one to bind goes on with the restored slots.
+// no optimizer is bound: the next one to bind goes on with the restored slots, unless it takes
+// step 1.
 //
 // Threads: any thread may call anything at any time.
 #pragma once
@@ -38,7 +39,7 @@ struct OptimizerName {
   std::string worker;  // The process that the optimizer is in.
 };
 
-// What an optimizer has in a table.
+// What an optimizer keeps in a table: nothing, slots in the rows, or the rows (sums of gradients).
 enum class OptimizerKeeps : uint8_t { kNothing, kSlots, kRows };
 
 class TrainedTable {
@@ -88,8 +89,10 @@ class TrainedTable {
                           const Scores& scores = {}, NewKeys new_keys = NewKeys::kAdmit);
 
     // Binds an optimizer that is about to take a step. step: its number, from 1; 0 if the optimizer
-    // does not count steps. table_name: for the message. kFailedPrecondition: another optimizer has
-    // taken its place.
+    // does not count steps. The first step of a new optimizer (step 1, or 0 if another one was
+    // bound) drops what the table has of the one before: the slots start anew at the next use of
+    // the rule; with kRows, the table is cleared now. table_name: for the message.
+    // kFailedPrecondition: another optimizer has taken its place.
     Status Bind(const OptimizerName& optimizer, OptimizerKeeps keeps, int64_t step,
                 const std::string& table_name) const;
     // kFailedPrecondition unless the rows have the slots of this optimizer and rule.
@@ -112,7 +115,8 @@ class TrainedTable {
     std::shared_ptr<TrainedTable> table_;
   };
 
-  // Releases the slots; the next optimizer to bind gets them. For tables that were restored.
+  // Unbinds the optimizer and keeps the slots, for tables that were restored. The next one to bind
+  // gets them, unless it takes step 1.
   void Unbind();
 
   // The number of the last step.

@@ -33,8 +33,9 @@ void SaveState(const StateHeader& header, AdmissionState* state) {
   state->filter.insert(state->filter.end(), bytes, bytes + sizeof(header));
 }
 
-// Calls load(bytes) for each state that counts. Returns false, before that, unless all are of that
-// kind.
+// Calls load(bytes) for saved filters of the rule that `header` describes: only for that of
+// `partition` if there are as many filters as partitions, otherwise for all. Returns false, before
+// the first call, if `state` is anything but a sequence of such filters.
 template <typename LoadOne>
 bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t partition,
                 uint32_t partitions, LoadOne&& load) {

@@ -21,8 +21,9 @@ struct BoundedCall {
   // Chains of equal missing keys. Null while there is room for all keys: then it makes no
   // difference whether equal keys are inserted together or one by one.
   std::unique_ptr<uint32_t[]> next = nullptr;
-  bool has_room = true;     // For all keys, when the call began to insert.
-  bool by_stripes = false;  // See BoundedWriter::WriteFull.
+  bool has_room = true;  // For all keys, when the call began to insert.
+  // Set by WriteFull: most keys are new, so updates prefetch no data.
+  bool by_stripes = false;
 
   uint32_t Next(size_t i) const { return next == nullptr ? KeyChains::kEnd : next[i]; }
 };

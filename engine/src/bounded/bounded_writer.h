@@ -27,7 +27,8 @@ class BoundedWriter {
   Status Write(const Scores& scores);
 
  private:
-  // Writes many keys, of which most are new, to a full table.
+  // Writes many keys, of which most are new, to a full table. Goes stripe by stripe, since each
+  // stripe evicts its own keys: first updates the keys of the stripe, then inserts the others.
   Status WriteFull(BoundedCall* call);
   // Inserts several lists of missing keys.
   Status InsertMissing(BoundedCall* call, const std::vector<std::vector<uint32_t>>& missing);

@@ -61,7 +61,8 @@ std::vector<uint32_t> BestFirst(const uint64_t* scores, size_t n) {
   return order;
 }
 
-// Assigns the rows of a partition, some at a time, in this order; empty: as they are.
+// Assigns the rows of the partition, at most kBatchRows (tiered tables: kTieredBatchRows) per call.
+// order: the order in which to take all rows; if it is empty, they are taken as they come.
 template <typename Key>
 Status AssignChosen(Table* table, const Key* keys, const RowColumns& rows,
                     const Partition& partition, const std::vector<uint32_t>& order) {

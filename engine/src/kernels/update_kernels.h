@@ -90,7 +90,8 @@ struct RandomRows {
 // The generator's counter advances by this from one element to the next.
 inline constexpr uint64_t kRandomStep = 0xA0761D6478BD642Fu;
 
-// row: (dim) of the stored type, with any alignment.
+// Fills a row with random elements. state: where the generator's counter starts, a mix of the seed
+// and the key (Initializer::Fill). row: (dim) of the stored type, with any alignment.
 using FillRandomKernel = void (*)(const RandomRows& rows, uint64_t state, std::byte* row,
                                   size_t dim);
 

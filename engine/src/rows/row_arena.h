@@ -1,5 +1,5 @@
-// The memory of rows, by row id. A row never moves. The arena maps chunks of a power of two rows,
-// which take memory only when rows are written.
+// The memory of rows, by row id. The memory of a row id never moves; Shrink gives some rows other
+// ids. The arena maps chunks of a power of two rows, which take memory only when rows are written.
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,9 @@ class RowArena {
   // Maps memory, so that allocating the next `rows` rows cannot fail. Any thread.
   Status Reserve(uint64_t rows);
 
-  // Frees all rows from `rows` on; their memory goes to the operating system when no thread can be
-  // reading it. REQUIRES: no thread uses these rows, or allocates rows meanwhile.
+  // Frees all rows from `rows` on. Whole chunks go to the operating system when no thread can be
+  // reading them. The rest of the last chunk goes at once: readers then see zeros there. REQUIRES:
+  // the index names none of these rows, and no thread allocates rows meanwhile.
   void Truncate(uint32_t rows);
 
   // Held during fork(), so that the child gets a consistent arena (process/fork.cc).

@@ -64,7 +64,8 @@ struct UniqueKeys::State {
   std::vector<uint32_t> begin;        // (u + 1)
   std::unique_ptr<uint32_t[]> order;  // (n)
 
-  // Fills these arrays. Overwrites `counts`.
+  // Groups equal keys: fills these arrays. Distinct keys are in the order of their first
+  // occurrences. Overwrites `counts`.
   void Sort(const Occurrence* occurrences, uint32_t* counts);
 
   // Sums the gradients of the distinct keys [from, to).

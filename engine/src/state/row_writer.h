@@ -90,8 +90,9 @@ bool Admits(const TableState& state, const Op& op) {
   return state.admission != nullptr && op.context.new_keys == NewKeys::kAdmit;
 }
 
-// Whether a key that is not in the table may enter. Each call counts as seeing the key once more.
-// seen: how often the key was seen, this time included. REQUIRES: the stripe's mutex.
+// Sets `enters`: whether key i, which is not in the table, may enter. If admission decides, this
+// call counts as seeing the key once more, and `seen` is how often it was seen, this time included.
+// Otherwise `seen` is 1. Fails only if memory runs out. REQUIRES: the stripe's mutex.
 template <typename Keys>
 Status MayEnter(const TableState& state, const KeyBits& bits, size_t i, const RowContext& context,
                 bool* enters, uint32_t* seen) {

@@ -175,8 +175,8 @@ class TableState {
   void ForEachLock(ForkLevel level, Do&& act);
   // Prepares a row of a tiered table that was taken. Gives the row back if that fails.
   Status StartRow(Stripe* stripe, uint32_t row) const;
-  // Moves rows from the end of the arena to free rows before them. REQUIRES: the mutexes of all
-  // stripes, and no row is being written to the file.
+  // Moves rows from the end of the arena to free rows before them, then frees the end. REQUIRES:
+  // the mutexes of all stripes, and no row is being written to the file.
   void CompactRows();
 
   std::atomic<int64_t> clock_{-1};  // Negative: use the system clock.

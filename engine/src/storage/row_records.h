@@ -2,9 +2,9 @@
 // read and written.
 //
 // Reading a single row is cheap, writing a single row is not. So a thread that writes reserves free
-// records of one segment, and writes all bytes between the first and the last of them at once. The
-// rows in between are written again with the same bytes. So a record in use never changes, and may
-// be read at any time as long as it is not freed.
+// records of one segment, and writes them in runs. Rows in a short gap within a run are read first,
+// and written again with the same bytes. So a record in use never changes, and may be read at any
+// time as long as it is not freed.
 //
 // Freeing records is deferred (read_guard.h): a thread inside a ReadGuard may read a record that it
 // found in the index, even if the row leaves the record meanwhile.

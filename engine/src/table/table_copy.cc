@@ -12,11 +12,13 @@
 namespace tfra {
 namespace {
 
-// Where a slot of one layout is in another.
+// Copies a slot: its offset among the slots of one layout, that of the other, and its length.
 struct SlotMove {
   size_t from, to, bytes;
 };
 
+// The slots that both tables have, by name and length: what to copy from each row of `from` to the
+// row of `to`.
 std::vector<SlotMove> SharedSlots(const Table& from, const Table& to) {
   const size_t element = SizeOf(ComputeType(from.spec().value_type));
   std::vector<SlotMove> moves;

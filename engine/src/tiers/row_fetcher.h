@@ -28,6 +28,8 @@ class RowFetcher {
  private:
   // The number of rows that a batch needs memory for, by stripe.
   using NeededRows = std::array<uint64_t, kStripes>;
+  // Fetches the rows of one group: makes room in memory for its rows and new keys, then moves the
+  // rows. Counts in the tally how many keys had their rows in memory, and how many in the file.
   Status FetchGroup(size_t group, const Inserts& inserts, Tally* tally) const;
   // Finds the keys of a group whose rows are in the file, and the rows that the group needs memory
   // for. Returns how many of its keys are in the table.

@@ -222,10 +222,8 @@ void TrainedTable::Unbind() {
 
 void TrainedTable::LockAllForFork() {
   TheRegistry().mutex.lock();
-  for (const auto& [handle, entry] : TheRegistry().tables) {
-    entry.table->changing_.lock();
-    entry.table->binding_.lock();
-  }
+  for (const auto& [handle, entry] : TheRegistry().tables) entry.table->changing_.lock();
+  for (const auto& [handle, entry] : TheRegistry().tables) entry.table->binding_.lock();
 }
 
 void TrainedTable::UnlockAllAfterFork(bool in_child) {

@@ -49,7 +49,7 @@ class Inserter {
         tally_(tally) {}
 
   // Inserts the keys `missing` as the Op says. Keys that are in the table are updated, but slower
-  // than by WriteKeys.
+  // than by WriteKeys. REQUIRES: count <= kKeysPerLock.
   Status Insert(const uint32_t* missing, size_t count);
 
  private:

@@ -288,7 +288,10 @@ def _in_order(tensor: Any) -> Any:
 
 
 def _fill_empty_rows(ids: tf.SparseTensor, weights: Any, default_id: Any) -> tuple[Any, Any]:
-    """Adds the default id to rows without ids. Ids of a higher rank are handled as a matrix."""
+    """Adds the default id, with weight 1, to each row without ids.
+
+    Ids may have any rank: a row is what the last dimension holds.
+    """
     shape = ids.dense_shape
     matrix = tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]])
     default = tf.cast(default_id, ids.dtype) if ids.dtype != tf.string else tf.constant(default_id)

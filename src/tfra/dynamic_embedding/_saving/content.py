@@ -251,7 +251,7 @@ def _op_on(op: Any, tables: Sequence[SavedTable], name: str | None, **attributes
 
 
 def _by_device(tables: Sequence[SavedTable]) -> list[list[SavedTable]]:
-    """Neighbours on the same device together."""
+    """Groups consecutive tables that are on the same device."""
     groups: list[list[SavedTable]] = []
     for table in tables:
         device = table.resource_handle.device

@@ -156,7 +156,9 @@ class StoreRows:
 
         Args:
             keys: Keys, which may repeat.
-            operation: Called with the table, and a mask of the `keys` that it shall change.
+            operation: Called with a small table and a mask of `keys`, which is true for the keys
+                to change in this call. `Store.update` may call again, for keys that others changed
+                meanwhile.
         """
         distinct = np.unique(keys)
 

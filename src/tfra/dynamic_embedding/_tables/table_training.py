@@ -10,7 +10,7 @@ from tfra.dynamic_embedding._platform.tf import ops, tf
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 
 
-class TrainedTable(Protocol):
+class TableToTrain(Protocol):
     """The interface of a table that `TableTraining` needs."""
 
     owner: Any
@@ -59,7 +59,7 @@ class TableTraining:
         table: The table.
     """
 
-    def __init__(self, table: TrainedTable) -> None:
+    def __init__(self, table: TableToTrain) -> None:
         self._table = table
 
     def lookup_pooled(

@@ -132,10 +132,12 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         return to_bytes(self.params.content())
 
     def assign(self, value: Any) -> Any:
-        """Replaces the rows by those of what `numpy` or `__array__` returned.
+        """Replaces the rows by those that `numpy` or `__array__` returned.
+
+        A tensor or variable comes from an optimizer, and goes to the shadow, to no effect.
 
         Raises:
-            ValueError: If it is another array, which has no rows.
+            ValueError: If it is any other array, since it has no rows.
         """
         if tf.is_tensor(value) or isinstance(value, keras.Variable):
             return super().assign(value)  # By an optimizer: of the shadow, to no effect.

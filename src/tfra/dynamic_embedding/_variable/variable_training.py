@@ -63,7 +63,12 @@ class VariableTraining:
 
     @contextlib.contextmanager
     def _update_of(self, keys: tf.Tensor) -> Iterator[str]:
-        """A context for the ops of an update. Yields their argument `new_keys`."""
+        """Prepares the tables for an update, whose ops go into this context.
+
+        If admission decides about keys whose rows a function of the user makes, this stores the
+        rows of admitted new keys first. Yields the `new_keys` of the update: "drop" then, else
+        "admit".
+        """
         for table in self._partitions.tables:
             table.trained = True
         if not self._rows.enter_before_updates:
