@@ -152,6 +152,8 @@ class NativeTable {
     const void* data = gradients.data();
     const KeyScores scores(*table, scores_argument, keys.size());
     Run([&] {
+      const Status bound = table.BindRule(rule_, step.value_or(0));
+      if (!bound.ok()) return bound;
       return table.ApplyGradients(keys.batch(), data, given, rule_, update, step.has_value(),
                                   scores.get());
     });
@@ -201,7 +203,7 @@ class NativeTable {
     ExportCursor cursor{position, seed, false};
     ExportBatch batch;
     Run([&] { return table->Export(max_rows, &cursor, &batch); });
-    return nb::make_tuple(RowsOf(&batch), cursor.position, cursor.seed, cursor.done);
+    return nb::make_tuple(RowsOf(*table, &batch), cursor.position, cursor.seed, cursor.done);
   }
 
   // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
@@ -215,7 +217,7 @@ class NativeTable {
       return strings && spec.tiers.fast_bytes == 0 ? ExportInParts(&*table, stop, &batch)
                                                    : table->ExportAll(&batch);
     });
-    return RowsOf(&batch);
+    return RowsOf(*table, &batch);
   }
 
   void Touch(const KeysArgument& keys_argument) {
@@ -352,9 +354,8 @@ class NativeTable {
     };
   }
 
-  nb::tuple RowsOf(ExportBatch* batch) const {
-    const auto table = use();
-    return nb::make_tuple(KeysOf(*table, batch), ValuesOf(*table, batch),
+  static nb::tuple RowsOf(const Table& table, ExportBatch* batch) {
+    return nb::make_tuple(KeysOf(table, batch), ValuesOf(table, batch),
                           ArrayOf(std::move(batch->slots)), NumbersOf(batch->metadata));
   }
 

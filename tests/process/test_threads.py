@@ -395,3 +395,62 @@ def test_a_forked_child_has_a_working_copy_of_the_table() -> None:
         TFRA_NUM_THREADS="4",
     )
     assert printed.split("\n")[:2] == ["(299910, 300000, 299910)"] * 2
+
+
+def test_exports_and_changes_of_slots_do_not_wait_for_each_other() -> None:
+    printed = run_python(
+        """
+        import threading
+        import numpy as np
+        import tfra
+
+        keys = np.arange(100_000)
+        for _ in range(5):
+            table = tfra.Table(dim=8)
+            table.upsert(keys, np.ones((len(keys), 8), np.float32))
+            other = tfra.Table.from_handle(table.handle, optimizer="adam")
+            exports = [threading.Thread(target=table.export) for _ in range(2)]
+            for thread in exports:
+                thread.start()
+            other.apply_gradients([1], np.ones((1, 8), np.float32))
+            for thread in exports:
+                thread.join()
+            assert len(table) == len(keys)
+        print("done")
+        """
+    )
+    assert printed == "done\n"
+
+
+def test_a_signal_handler_takes_no_first_step_inside_of_a_call() -> None:
+    printed = run_python(
+        """
+        import signal
+        import threading
+        import time
+        import numpy as np
+        import tfra
+
+        keys = np.array([str(i) for i in range(300_000)], object)
+        table = tfra.Table(dim=8, key_dtype="string")
+        table.upsert(keys, np.ones((len(keys), 8), np.float32))
+        other = tfra.Table.from_handle(table.handle, optimizer="adam")
+        handled = []
+
+        def handler(*_):
+            try:
+                other.apply_gradients(["1"], np.ones((1, 8), np.float32))
+            except RuntimeError as error:
+                assert "inside of such a call" in str(error)
+            handled.append(1)
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        while not handled:
+            table.export()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        other.apply_gradients(["1"], np.ones((1, 8), np.float32))
+        print(other.step >= 1)
+        """
+    )
+    assert printed == "True\n"

@@ -268,8 +268,7 @@ std::vector<TableUse> UseTables(const OpContext& context, int others) {
 }
 
 // Uses all tables, once they have the slots of one rule: that of the first table that has a rule.
-// Tables without slots, or with those of another rule, are copied. Slots that are to start anew
-// become initial slots.
+// Tables without slots, or with those of another rule, are copied.
 std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
   for (;;) {
     RuleSpec rule;
@@ -278,7 +277,7 @@ std::vector<TableUse> UseTablesOfOneRule(const OpContext& context) {
       for (const TableUse& table : tables) {
         if (rule.kind == RuleKind::kNone) rule = table->spec().rule;
       }
-      const auto fits = [&](const TableUse& table) { return table.HasSlotsOf(rule); };
+      const auto fits = [&](const TableUse& table) { return table->spec().rule == rule; };
       if (std::all_of(tables.begin(), tables.end(), fits)) return tables;
     }
     for (int i = 0; i < context.inputs(); ++i) {

@@ -78,8 +78,9 @@ void* NewPooledGradientKernel(TF_OpKernelConstruction* construction);
 // the gradient of this op, which goes to the shadow.
 void TrainablePooled(void*, TF_OpKernelContext* context);
 
-// ---- training.cc: optimizer steps. A kernel with the attribute `rule` first gives the table the
-// slots of that rule (TrainedTable::Use::UseRule). Such a kernel is deleted by DeleteRuleKernel.
+// ---- training.cc: optimizer steps. A kernel with the attribute `rule` that changes rows first
+// gives the table the slots of that rule (TrainedTable::Use::BeginStep). Such a kernel is deleted
+// by DeleteRuleKernel.
 
 void DeleteRuleKernel(void* kernel);
 
@@ -92,8 +93,8 @@ void TrainableRows(void*, TF_OpKernelContext* context);
 // has taken its place. `step` counts from 1, or is 0 if the optimizer does not count its steps.
 // `optimizer` is a name that no other optimizer has. Optimizers of different workers share the
 // slots if they have the same `optimizer_name`. `keeps` is what the optimizer keeps in the table:
-// 'nothing', 'slots', or all 'rows'. The first step of a new optimizer resets the slots or, with
-// 'rows', clears the table.
+// 'nothing', 'slots', or all 'rows'. With 'rows', the first step of a new optimizer clears the
+// table.
 void Bind(void* kernel, TF_OpKernelContext* context);
 void* NewBindKernel(TF_OpKernelConstruction* construction);
 void DeleteBindKernel(void* kernel);

@@ -130,11 +130,14 @@ void LookupRows(void* kernel, TF_OpKernelContext* op) {
     const Tensor values = context.Output(0, DataTypeOf(type), RowsOf(keys, {table->spec().dim}));
     const Tensor slots =
         context.Output(1, DataTypeOf(ComputeType(type)), RowsOf(keys, {SlotElements(table, rule)}));
-    if (!kPeek) Check(table.UseRule(rule));
     if (type == ValueType::kString) {
       Check(Status::WrongType("expected values that are numbers"));
     }
-    Check(table->Lookup(keys.batch(), {}, values.data<void>(), nullptr, slots.data<void>()));
+    if (kPeek) {
+      Check(table->Lookup(keys.batch(), {}, values.data<void>(), nullptr, slots.data<void>()));
+    } else {
+      Check(table.LookupForStep(keys.batch(), rule, values.data<void>(), slots.data<void>()));
+    }
   });
 }
 
@@ -154,7 +157,7 @@ void WriteRows(void* kernel, TF_OpKernelContext* op) {
     RequireShape(slots, RowsOf(keys, {SlotElements(table, rule)}), "slots");
     const NewKeys new_keys = static_cast<const RuleKernel*>(kernel)->new_keys;
     const KeyScores scores(context, 4, table, keys);
-    Check(table.UseRule(rule));
+    Check(table.BeginStep(rule));
     if constexpr (kAdd) {
       Check(table->training().AddToRows(keys.batch(), values.data(), slots.data<void>(),
                                         scores.get(), new_keys));

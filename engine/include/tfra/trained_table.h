@@ -8,9 +8,9 @@
 //
 // Binding: rows have the slots of one optimizer. An optimizer binds itself before each step (Bind).
 // A new optimizer takes the place of the one before it, and its first step starts the slots anew.
-// An optimizer whose place was taken is refused, until it starts again with step 1. After a restore
-// no optimizer is bound: the next one to bind goes on with the restored slots, unless it takes
-// step 1.
+// If that step fails before it changes rows, nothing is lost: the one before may go on. Otherwise
+// it is refused, until it starts again with step 1. After a restore no optimizer is bound: the next
+// one to bind goes on with the restored slots, unless it takes step 1.
 //
 // Threads: any thread may call anything at any time.
 #pragma once
@@ -60,7 +60,9 @@ class TrainedTable {
   int64_t dim() const { return dim_; }
   bool is_scalar() const { return is_scalar_; }
 
-  // A call under way. The layout of the rows does not change until the last one ends.
+  // A call under way. The layout of the rows does not change until the last one ends. A thread may
+  // be in several calls of a table, one inside the other. REQUIRES: a Use ends on the thread that
+  // began it.
   class Use {
    public:
     explicit Use(std::shared_ptr<TrainedTable> table);
@@ -79,8 +81,16 @@ class TrainedTable {
       return table_->table_->spec().rule == rule && !table_->slots_start_anew_;
     }
     // Gives the rows the slots of this rule, if they have others. Other calls may run in between:
-    // check whatever else the call brings before.
+    // check whatever else the call brings before. kFailedPrecondition: the thread is in another
+    // call of this table, such as one that a signal handler interrupted.
     Status UseRule(const RuleSpec& rule);
+    // Like UseRule, for the bound optimizer, which is about to change rows: from here on, an
+    // optimizer whose place it took is refused.
+    Status BeginStep(const RuleSpec& rule);
+
+    // What a step by `rule` starts from: values (n, dim) and slots (n, slot elements of the rule).
+    // Slots that the step will start anew are initial ones.
+    Status LookupForStep(const KeyBatch& keys, const RuleSpec& rule, void* values, void* slots);
 
     // One optimizer step with the slots of `rule`. params.step is the number of the step; without
     // `has_step`, the one after step().
@@ -90,11 +100,15 @@ class TrainedTable {
 
     // Binds an optimizer that is about to take a step. step: its number, from 1; 0 if the optimizer
     // does not count steps. The first step of a new optimizer (step 1, or 0 if another one was
-    // bound) drops what the table has of the one before: the slots start anew at the next use of
-    // the rule; with kRows, the table is cleared now. table_name: for the message.
-    // kFailedPrecondition: another optimizer has taken its place.
+    // bound) drops what the table has of the one before: the slots when the step begins; with
+    // kRows, all rows now. table_name: for the message. kFailedPrecondition: another optimizer has
+    // taken its place.
     Status Bind(const OptimizerName& optimizer, OptimizerKeeps keeps, int64_t step,
                 const std::string& table_name) const;
+    // For callers whose optimizer is nothing but a rule. Their steps go on with slots of the rule,
+    // whoever made them. If rows have other slots, or no optimizer is bound, binds one that is
+    // named after the rule. step: as for Bind.
+    Status BindRule(const RuleSpec& rule, int64_t step) const;
     // kFailedPrecondition unless the rows have the slots of this optimizer and rule.
     Status RequireBound(const std::string& unique_name, const RuleSpec& rule) const;
 
@@ -137,6 +151,8 @@ class TrainedTable {
   bool TryEnter();
   void Enter();
   void Leave();
+  // The optimizers that the bound one has replaced can't go on any more.
+  void CommitBinding();
 
   const uint64_t handle_;
   const KeyType key_type_;
@@ -155,7 +171,14 @@ class TrainedTable {
   // Guarded by binding_.
   std::string bound_name_;
   std::map<std::string, std::string> bound_optimizers_;  // Unique names, by worker.
-  std::unordered_set<std::string> former_optimizers_;    // Their slots are gone.
+  std::unordered_set<std::string> former_optimizers_;    // Their slots are gone, or in `replaced_`.
+  // The optimizers whose place was taken, until the new one begins a step: rows still have their
+  // slots.
+  struct Replaced {
+    std::string name;
+    std::map<std::string, std::string> optimizers;  // As bound_optimizers_.
+  };
+  std::optional<Replaced> replaced_;
   // Whether the slots are those of another optimizer, and the next step starts them anew.
   std::atomic<bool> slots_start_anew_{false};
 

@@ -64,12 +64,12 @@ class TrainedWriter final : public ContentWriter {
   // Before the first change.
   Status Begin() {
     if (begun_) return Status::Ok();
-    begun_ = true;
     if (options_.rule) {
       TFRA_RETURN_IF_ERROR(use_.UseRule(*options_.rule));
       writer_.MoveTo(&*use_);
     }
     if (options_.mode == WriteOptions::kReplace) use_.trained().Unbind();
+    begun_ = true;
     return Status::Ok();
   }
 

@@ -1,6 +1,9 @@
 #include "tfra/trained_table.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "rows/row_layout.h"
 
 namespace tfra {
 namespace {
@@ -27,6 +30,33 @@ uint64_t NewHandle() {
   const std::lock_guard lock(TheRegistry().mutex);
   return ++TheRegistry().last_handle;
 }
+
+// The tables that this thread is in calls of, one entry for each call. Calls beyond `kRoom` are not
+// noted: then a call inside of another waits for a rule change that waits for the outer one. There
+// is no destructor, because tables are used while threads and the process end.
+class CallsOfThread {
+ public:
+  void Add(const TrainedTable* table) {
+    if (size_ < kRoom) tables_[size_++] = table;
+  }
+  void Remove(const TrainedTable* table) {
+    for (size_t i = size_; i-- > 0;) {
+      if (tables_[i] != table) continue;
+      tables_[i] = tables_[--size_];
+      return;
+    }
+  }
+  uint32_t Count(const TrainedTable* table) const {
+    return static_cast<uint32_t>(std::count(tables_, tables_ + size_, table));
+  }
+
+ private:
+  static constexpr size_t kRoom = 256;
+  const TrainedTable* tables_[kRoom] = {};
+  size_t size_ = 0;
+};
+
+constinit thread_local CallsOfThread calls_of_thread;
 
 }  // namespace
 
@@ -67,8 +97,14 @@ std::shared_ptr<TrainedTable> TrainedTable::Find(uint64_t handle) {
 // --- Calls and rule changes.
 
 bool TrainedTable::TryEnter() {
-  if (!(calls_.fetch_add(1) & kChanging)) return true;
-  Leave();
+  // A rule change waits for the outer call of this thread, and so for this one.
+  if (!(calls_.fetch_add(1) & kChanging) || calls_of_thread.Count(this) > 0) {
+    calls_of_thread.Add(this);
+    return true;
+  }
+  // The last call wakes a rule change.
+  calls_.fetch_sub(1);
+  calls_.notify_all();
   return false;
 }
 
@@ -80,6 +116,7 @@ void TrainedTable::Enter() {
 }
 
 void TrainedTable::Leave() {
+  calls_of_thread.Remove(this);
   // The last call wakes a rule change; calls that wait for its end look again.
   if (calls_.fetch_sub(1) & kChanging) calls_.notify_all();
 }
@@ -101,6 +138,12 @@ TrainedTable::Use::~Use() {
 Status TrainedTable::Use::UseRule(const RuleSpec& rule) {
   TrainedTable& trained = *table_;
   while (!HasSlotsOf(rule)) {
+    if (calls_of_thread.Count(&trained) > 1) {
+      return Status::FailedPrecondition(
+          "the slots of a table change between its calls. Expected the first step of an optimizer "
+          "while this thread is in no other call of the table. Received one inside of such a call, "
+          "as from the handler of a signal");
+    }
     trained.Leave();
     Status status;
     {
@@ -126,13 +169,36 @@ Status TrainedTable::Use::UseRule(const RuleSpec& rule) {
 
 // --- Steps.
 
+Status TrainedTable::Use::BeginStep(const RuleSpec& rule) {
+  TFRA_RETURN_IF_ERROR(UseRule(rule));
+  table_->CommitBinding();
+  return Status::Ok();
+}
+
+Status TrainedTable::Use::LookupForStep(const KeyBatch& keys, const RuleSpec& rule, void* values,
+                                        void* slots) {
+  TrainedTable& trained = *table_;
+  if (!trained.slots_start_anew_) {
+    TFRA_RETURN_IF_ERROR(UseRule(rule));
+    return trained.table_->Lookup(keys, {}, values, nullptr, slots);
+  }
+  TableSpec spec = trained.table_->spec();
+  spec.rule = rule;
+  const std::vector<std::byte> initial = RowLayout(spec).initial_slots;
+  auto* out = static_cast<std::byte*>(slots);
+  for (size_t i = 0; i < keys.size; ++i) {
+    out = std::copy(initial.begin(), initial.end(), out);
+  }
+  return trained.table_->Lookup(keys, {}, values, nullptr);
+}
+
 Status TrainedTable::Use::ApplyGradients(const KeyBatch& keys, const void* gradients,
                                          ValueType gradient_type, const RuleSpec& rule,
                                          UpdateParams params, bool has_step, const Scores& scores,
                                          NewKeys new_keys) {
   TrainedTable& trained = *table_;
   TFRA_RETURN_IF_ERROR(CheckStep(rule, params, trained.value_type_, gradient_type));
-  TFRA_RETURN_IF_ERROR(UseRule(rule));
+  TFRA_RETURN_IF_ERROR(BeginStep(rule));
   // Two threads never take the same step. A failed step is undone, unless another thread has taken
   // one since.
   const int64_t before =
@@ -166,6 +232,18 @@ Status TrainedTable::Use::Bind(const OptimizerName& optimizer, OptimizerKeeps ke
   auto& former = table.former_optimizers_;
   const auto of_worker = bound.find(optimizer.worker);
   if (of_worker != bound.end() && of_worker->second == optimizer.unique) return Status::Ok();
+  if (table.replaced_) {
+    const auto replaced = table.replaced_->optimizers.find(optimizer.worker);
+    if (replaced != table.replaced_->optimizers.end() && replaced->second == optimizer.unique) {
+      // The optimizer that took its place has changed no row.
+      for (const auto& [worker, unique] : table.replaced_->optimizers) former.erase(unique);
+      table.bound_name_ = std::move(table.replaced_->name);
+      bound = std::move(table.replaced_->optimizers);
+      table.replaced_.reset();
+      table.slots_start_anew_ = false;
+      return Status::Ok();
+    }
+  }
   const bool others_bound = !bound.empty();
   const bool was_bound = former.count(optimizer.unique) != 0;
   if (others_bound && of_worker == bound.end() && table.bound_name_ == optimizer.name &&
@@ -183,7 +261,11 @@ Status TrainedTable::Use::Bind(const OptimizerName& optimizer, OptimizerKeeps ke
   }
   // Optimizers without slots may take turns.
   if (others_bound && (keeps != OptimizerKeeps::kNothing || table.table_->slot_elements() > 0)) {
-    for (const auto& [worker, unique] : bound) former.insert(unique);
+    // If they have changed no row, rows have the slots of those before them.
+    if (!table.replaced_) {
+      for (const auto& [worker, unique] : bound) former.insert(unique);
+      table.replaced_ = Replaced{table.bound_name_, bound};
+    }
   }
   former.erase(optimizer.unique);
   table.bound_name_ = optimizer.name;
@@ -193,6 +275,18 @@ Status TrainedTable::Use::Bind(const OptimizerName& optimizer, OptimizerKeeps ke
   if (keeps == OptimizerKeeps::kRows) return table.table_->Clear();
   if (table.table_->slot_elements() > 0) table.slots_start_anew_ = true;
   return Status::Ok();
+}
+
+Status TrainedTable::Use::BindRule(const RuleSpec& rule, int64_t step) const {
+  if (HasSlotsOf(rule)) {
+    const std::lock_guard lock(table_->binding_);
+    if (!table_->bound_optimizers_.empty()) return Status::Ok();
+  }
+  const std::string name = "tfra.Table with the rule " + PrintRuleSpec(rule);
+  const bool has_slots = !SlotLayout(rule).empty();
+  return Bind({name, name, "tfra.Table"},
+              has_slots ? OptimizerKeeps::kSlots : OptimizerKeeps::kNothing, step,
+              std::to_string(table_->handle_));
 }
 
 Status TrainedTable::Use::RequireBound(const std::string& unique_name, const RuleSpec& rule) const {
@@ -215,7 +309,13 @@ void TrainedTable::Unbind() {
   const std::lock_guard lock(binding_);
   for (const auto& [worker, unique] : bound_optimizers_) former_optimizers_.insert(unique);
   bound_optimizers_.clear();
+  replaced_.reset();
   slots_start_anew_ = false;
+}
+
+void TrainedTable::CommitBinding() {
+  const std::lock_guard lock(binding_);
+  replaced_.reset();
 }
 
 // --- fork().
@@ -228,7 +328,8 @@ void TrainedTable::LockAllForFork() {
 
 void TrainedTable::UnlockAllAfterFork(bool in_child) {
   for (const auto& [handle, entry] : TheRegistry().tables) {
-    if (in_child) entry.table->calls_ = 0;  // Calls of other threads do not go on there.
+    // Calls of other threads do not go on there.
+    if (in_child) entry.table->calls_ = calls_of_thread.Count(entry.table);
     entry.table->binding_.unlock();
     entry.table->changing_.unlock();
   }

@@ -131,11 +131,11 @@ TEST(BoundOptimizersAreRefusedWhenTheirPlaceWasTaken) {
   CHECK_OK(Bind(table, "a", 1));
   CHECK_OK(Step(table, RuleKind::kAdam));
   CHECK_OK(Bind(table, "b", 1));
+  // The first step of the new one starts the slots anew: it is that of a fresh table.
+  CHECK_OK(Step(table, RuleKind::kAdam, {1}, 1));
   const Status refused = Bind(table, "a", 2);
   CHECK(refused.code() == StatusCode::kFailedPrecondition);
   CHECK(refused.message().find("'words'") != std::string::npos);
-  // The first step of the new one starts the slots anew: it is that of a fresh table.
-  CHECK_OK(Step(table, RuleKind::kAdam, {1}, 1));
   std::shared_ptr<TrainedTable> fresh = MakeTrained();
   CHECK_OK(Step(fresh, RuleKind::kAdam, {1}, 1));
   std::vector<float> slots(2 * kDim), fresh_slots(2 * kDim), values(kDim);
@@ -144,6 +144,109 @@ TEST(BoundOptimizersAreRefusedWhenTheirPlaceWasTaken) {
   CHECK_OK(Use(fresh)->Lookup(KeyBatch(&key, 1), {}, values.data(), nullptr, fresh_slots.data()));
   CHECK(slots == fresh_slots);
   CHECK_OK(Bind(table, "a", 1));  // It may start again.
+}
+
+struct RowsWithSlots {
+  std::vector<float> values = std::vector<float>(3 * kDim);
+  std::vector<float> slots = std::vector<float>(3 * 2 * kDim);
+  bool operator==(const RowsWithSlots&) const = default;
+};
+
+constexpr int64_t kThreeKeys[] = {1, 2, 3};
+
+// REQUIRES: rows have two slots of kDim.
+RowsWithSlots RowsOfThreeKeys(const std::shared_ptr<TrainedTable>& table) {
+  RowsWithSlots rows;
+  CHECK_OK(Use(table)->Lookup(KeyBatch(kThreeKeys, 3), {}, rows.values.data(), nullptr,
+                              rows.slots.data()));
+  return rows;
+}
+
+Status FailingStep(const std::shared_ptr<TrainedTable>& table, RuleKind kind) {
+  UpdateParams wrong;
+  wrong.beta_1 = 2.0;
+  wrong.step = 1;
+  const std::vector<float> gradients(3 * kDim, 1.0f);
+  return Use(table).ApplyGradients(KeyBatch(kThreeKeys, 3), gradients.data(), ValueType::kFloat32,
+                                   RuleOfKind(kind), wrong, true);
+}
+
+TEST(FirstStepsThatFailTakeNoPlace) {
+  for (const RuleKind other : {RuleKind::kAdam, RuleKind::kNadam}) {
+    std::shared_ptr<TrainedTable> table = MakeTrained();
+    CHECK_OK(Bind(table, "a", 1));
+    CHECK_OK(Step(table, RuleKind::kAdam));
+    const RowsWithSlots before = RowsOfThreeKeys(table);
+    for (const char* name : {"b", "c"}) {
+      CHECK_OK(Bind(table, name, 1));
+      CHECK(!FailingStep(table, other).ok());
+      CHECK(RowsOfThreeKeys(table) == before);
+    }
+    // The reads of a step change nothing, either; it would start with initial slots.
+    RowsWithSlots read;
+    CHECK_OK(Use(table).LookupForStep(KeyBatch(kThreeKeys, 3), RuleOfKind(other),
+                                      read.values.data(), read.slots.data()));
+    CHECK(read.values == before.values);
+    CHECK(read.slots == std::vector<float>(read.slots.size()));
+    CHECK(RowsOfThreeKeys(table) == before);
+    CHECK_OK(Bind(table, "a", 2));
+    CHECK_OK(Use(table).RequireBound("a", RuleOfKind(RuleKind::kAdam)));
+    CHECK(RowsOfThreeKeys(table) == before);
+    // A step that begins takes the place.
+    CHECK_OK(Bind(table, "b", 1));
+    CHECK_OK(Step(table, other, {1, 2, 3}, 1));
+    CHECK(Bind(table, "a", 3).code() == StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(StepsOfARuleGoOnWithItsSlots) {
+  std::shared_ptr<TrainedTable> table = MakeTrained();
+  const RuleSpec adam = RuleOfKind(RuleKind::kAdam), ftrl = RuleOfKind(RuleKind::kFtrl);
+  CHECK_OK(Bind(table, "a", 1));
+  CHECK_OK(Step(table, RuleKind::kAdam));
+  CHECK_OK(Use(table).BindRule(adam, 0));  // Slots of the rule: takes nobody's place.
+  CHECK_OK(Bind(table, "a", 2));
+  CHECK_OK(Use(table).BindRule(ftrl, 0));
+  CHECK_OK(Step(table, RuleKind::kFtrl));
+  CHECK(Bind(table, "a", 3).code() == StatusCode::kFailedPrecondition);
+  CHECK_OK(Use(table).BindRule(ftrl, 0));
+  // And another optimizer takes the place of the rule.
+  CHECK_OK(Bind(table, "b", 1));
+  CHECK_OK(Step(table, RuleKind::kAdam, {1}, 1));
+  CHECK(Use(table).BindRule(ftrl, 0).code() == StatusCode::kFailedPrecondition);
+  CHECK_OK(Use(table).BindRule(ftrl, 1));
+}
+
+// Waits until a rule change of another thread waits for the calls of this one.
+void AwaitRuleChange(const std::shared_ptr<TrainedTable>& table) {
+  for (bool waits = false; !waits;) {
+    std::thread([&] { waits = !Use::Try(table).has_value(); }).join();
+  }
+}
+
+TEST(CallsInsideOfCallsDoNotWaitForRuleChanges) {
+  std::shared_ptr<TrainedTable> table = MakeTrained();
+  std::thread changes;
+  {
+    const Use outer(table);
+    changes = std::thread([&] { CHECK_OK(Step(table, RuleKind::kAdam)); });
+    AwaitRuleChange(table);
+    CHECK_EQ(Use(table)->slot_elements(), 0u);
+    CHECK(Use::Try(table).has_value());
+  }
+  changes.join();
+  CHECK_EQ(Use(table)->slot_elements(), 2 * kDim);
+}
+
+TEST(RuleChangesInsideOfCallsAreRefused) {
+  std::shared_ptr<TrainedTable> table = MakeTrained();
+  {
+    const Use outer(table);
+    const Status refused = Step(table, RuleKind::kAdam);
+    CHECK(refused.code() == StatusCode::kFailedPrecondition);
+    CHECK(refused.message().find("inside of such a call") != std::string::npos);
+  }
+  CHECK_OK(Step(table, RuleKind::kAdam));
 }
 
 TEST(BoundOptimizersOfRestoredTablesAreFree) {

@@ -51,6 +51,28 @@ def test_a_rule_that_comes_later_changes_the_table_for_both() -> None:
     np.testing.assert_array_equal(table.lookup([1]), variable.lookup([1]).numpy())
 
 
+def test_a_step_of_another_rule_takes_the_place_of_the_optimizer() -> None:
+    variable = de.Variable(dim=2)
+    table = tfra.Table.from_handle(variable.tables[0].handle(), optimizer="adam")
+    ftrl = keras.optimizers.Ftrl(0.5, name="displaced")
+
+    def step() -> None:
+        _, shadow = de.embedding_lookup(variable, [1], return_trainable=True)
+        gradient = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1], tf.int64), (0, 2))
+        ftrl.apply([gradient], [shadow])
+
+    step()
+    with pytest.raises(ValueError, match="gradients"):  # A step that fails takes no place.
+        table.apply_gradients([1], np.ones((1, 3), np.float32))
+    step()
+    table.apply_gradients([1], np.ones((1, 2), np.float32))
+    assert table.spec.rule.kind == "adam"
+    with pytest.raises(tf.errors.FailedPreconditionError, match="displaced"):
+        step()
+    table.apply_gradients([1], np.ones((1, 2), np.float32))
+    assert table.spec.rule.kind == "adam"
+
+
 def test_a_table_outlives_the_variable_that_made_it() -> None:
     variable = de.Variable(dim=2)
     variable.upsert([7], [[1.0, 2.0]])

@@ -91,6 +91,36 @@ def test_the_second_optimizer_starts_anew(kind: str) -> None:
     assert state(models[0]) == state(models[1])
 
 
+class FailsInItsStep(OwnOptimizer):
+    """Raises when it updates the rows of a table."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        raise RuntimeError("no step today")
+
+
+def fail(variable: Any, optimizer: Any, gradient_dim: int) -> None:
+    """Takes a step that raises."""
+    keys = tf.constant([1, 2], tf.int64)
+    _, shadow = de.embedding_lookup(variable, keys, return_trainable=True)
+    gradient = tf.IndexedSlices(tf.ones([2, gradient_dim]), keys, tf.constant([0, gradient_dim]))
+    with pytest.raises((RuntimeError, tf.errors.InvalidArgumentError)):
+        optimizer.apply([gradient], [shadow])
+
+
+def test_a_first_step_that_fails_takes_no_place() -> None:
+    first = MAKE["Adam"](name="first")
+    model = model_over(embedding(4), first)
+    step(model)
+    variable = model.layers[1].params
+    before = state(model)
+    fail(variable, keras.optimizers.Adam(float("nan")), 4)
+    fail(variable, keras.optimizers.Adam(), 3)
+    fail(variable, FailsInItsStep(0.1), 4)
+    assert state(model) == before
+    step(model)  # It is not refused.
+    assert state(model) != before
+
+
 def test_optimizers_without_slots_may_take_turns() -> None:
     layer = embedding()
     dense_layer = keras.layers.Embedding(10, 4)
