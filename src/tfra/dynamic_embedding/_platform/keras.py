@@ -1,13 +1,16 @@
 """Keras, and all that this package uses of its undocumented parts.
 
 Private imports of Keras are only here. All other modules use its public API, except that they
-override private methods of optimizers.
+override private methods of optimizers. One thing is changed in Keras itself, because it would lose
+restored weights: see `_restore_variables_without_value`.
 """
 
 from __future__ import annotations
 
 import os
 from typing import Any
+
+from tfra.dynamic_embedding._platform.tf import tf
 
 try:
     import keras
@@ -80,3 +83,39 @@ def take_name_of(new: type, cls: type) -> None:
     names = object_registration.GLOBAL_CUSTOM_NAMES
     if cls in names:
         names[new] = names[cls]
+
+
+def _restore_variables_without_value() -> None:
+    """Lets checkpoints be restored into variables of Keras that have no value yet.
+
+    The first call of a model that has no `build` of its own lets Keras build the layers with
+    placeholders. Keras then makes variables without values, and gives them their initial values
+    afterwards. A checkpoint that was restored before the first call reaches the variables in
+    between. Keras would ask the missing value for its tensors, and hide the error, so that the
+    restored weights would be lost. Here they become the initial value. Nothing changes for a
+    variable that has a value.
+    """
+    cls = keras.Variable
+    serialize, restore = cls._serialize_to_tensors, cls._restore_from_tensors
+
+    def serialize_to_tensors(variable: Any) -> Any:
+        if variable._value is not None:
+            return serialize(variable)
+        return {"VARIABLE_VALUE": tf.zeros(variable.shape, variable.dtype)}
+
+    def restore_from_tensors(variable: Any, tensors: dict[str, tf.Tensor]) -> Any:
+        if variable._value is not None:
+            return restore(variable, tensors)
+        value = tensors["VARIABLE_VALUE"]
+        variable.shape.assert_is_compatible_with(value.shape)
+        variable._initializer = lambda shape, dtype: tf.cast(value, dtype)
+        return tf.no_op()
+
+    cls._serialize_to_tensors, cls._restore_from_tensors = (
+        serialize_to_tensors,
+        restore_from_tensors,
+    )
+
+
+if keras.backend.backend() == "tensorflow":
+    _restore_variables_without_value()
