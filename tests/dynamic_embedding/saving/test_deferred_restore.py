@@ -133,6 +133,14 @@ def test_a_layer_of_its_own(tmp_path: Path) -> None:
         assert content(new.params) == {1: 1.0, 2: 1.0}
 
 
+def test_rows_of_another_length_are_not_lost_silently(saved: Any) -> None:
+    model = Scores(size=8)
+    checkpoint(model).restore(saved[0]).expect_partial()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"rows of length 8.*checkpoint with rows of length 4"):
+            model(IDS)
+
+
 class Later(tf.Module):
     """A module that makes its Variable when it is first called."""
 

@@ -134,6 +134,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self._allow_non_tensor_positional_args = True
         self._shadow: ShadowVariable | None = None
         self._params: Variable | None = None
+        self._failed: Exception | None = None
 
     @property
     def params(self) -> Variable:
@@ -155,6 +156,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def _make_variable(self) -> None:
+        if self._failed is not None:
+            raise self._failed
         if self._params is not None:
             return
         given = self._arguments
@@ -183,12 +186,19 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 max_norm=self.max_norm,
                 distribute_strategy=given["distribute_strategy"],
             )
-        self._params = params
-        shadow.trainable = True
-        # Keras tracks the shadow as a trainable weight only if it is trainable now. A frozen layer
-        # may be trained later, so the shadow is frozen after the assignment.
-        self._shadow = shadow
-        shadow.trainable = self.trainable
+        try:
+            # A checkpoint that was restored before the layer was built is restored here.
+            self._params = params
+            # Keras tracks the shadow as a trainable weight only if it is trainable now. A frozen
+            # layer may be trained later, so the shadow is frozen after the assignment.
+            shadow.trainable = True
+            self._shadow = shadow
+            shadow.trainable = self.trainable
+        except Exception as error:
+            # Keras hides the error of its first attempt to build a model. The next attempt must not
+            # go on without the rows.
+            self._failed = error
+            raise
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
         """Looks up the rows of ids.
