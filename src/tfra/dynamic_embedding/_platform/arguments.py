@@ -97,7 +97,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     if keys.dtype != dtype:
         hint = _keys_hint(keys.dtype.name, dtype)
         message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}. {hint}"
-        raise DtypeError(message)
+        raise DtypeError(message + export_hint(keys, dtype))
     return keys
 
 
@@ -152,6 +152,19 @@ def _keys_hint(received: str, expected: tf.DType) -> str:
     return (
         f"Convert them with tf.cast(keys, tf.{expected.name}), best where they are read: floats "
         "round large ids."
+    )
+
+
+def export_hint(keys: tf.Tensor, dtype: tf.DType) -> str:
+    """Returns advice for floats in a function, which Keras may have made to export a model."""
+    if not tf.inside_function() or not keys.dtype.is_floating:
+        return ""
+    shape = [None, *keys.shape[1:]] if keys.shape.rank else keys.shape
+    spec = f"tf.TensorSpec({shape}, tf.{dtype.name})"
+    return (
+        " To save a model that is a subclass of keras.Model, say what its inputs are: "
+        f"model.export(path, input_signature=[{spec}]), or tf.saved_model.save(model, path, "
+        f"signatures=tf.function(model).get_concrete_function({spec}))."
     )
 
 

@@ -1,8 +1,10 @@
 """Keras, and all that this package uses of its undocumented parts.
 
 Private imports of Keras are only here. All other modules use its public API, except that they
-override private methods of optimizers. One thing is changed in Keras itself, because it would lose
-restored weights: see `_restore_variables_without_value`.
+override private methods of optimizers.
+
+Two things are changed in Keras itself, where it would lose restored weights or refuse to save
+models: see `_restore_variables_without_value` and `_need_no_guessed_signature`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tfra.dynamic_embedding._platform.arguments import DtypeError
 from tfra.dynamic_embedding._platform.tf import tf
 
 try:
@@ -117,5 +120,35 @@ def _restore_variables_without_value() -> None:
     )
 
 
+def _need_no_guessed_signature() -> None:
+    """Lets TensorFlow save models that refuse the signature that Keras guesses for them.
+
+    `tf.saved_model.save` saves a default signature of each model of Keras, even if other signatures
+    are given. Of a subclass of `keras.Model`, Keras knows only the shapes of the inputs, and takes
+    all of them for float32. If these are refused as keys, that signature is left out. If it is the
+    only one, that is an error, as before.
+    """
+    guess = keras.Model._default_save_signature.fget
+
+    def default_save_signature(model: Any) -> Any:
+        function = guess(model)
+        if function is None:
+            return function
+        try:
+            function.get_concrete_function()
+        except DtypeError as error:
+            refused = error
+
+            def refuse() -> None:
+                raise refused
+
+            function._list_all_concrete_functions_for_serialization = list
+            function._get_concrete_function_garbage_collected = refuse
+        return function
+
+    keras.Model._default_save_signature = property(default_save_signature)
+
+
 if keras.backend.backend() == "tensorflow":
     _restore_variables_without_value()
+    _need_no_guessed_signature()

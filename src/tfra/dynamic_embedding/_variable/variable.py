@@ -593,7 +593,9 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             # before it makes a SavedModel. One child, so that checkpoints have the same objects for
             # any number of tables.
             return {"table_0": tables["table_0"]}
-        return tables
+        # Functions that look rows up by a shadow read its variable.
+        shadows = {f"shadow_{i}": each for i, each in enumerate(self.shadows.values())}
+        return {**tables, **shadows}
 
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
         for table in self.tables:

@@ -23,16 +23,17 @@ def ids_of(ids: Any, dtype: tf.DType) -> Any:
         return tf.cast(ids, dtype)
     if ids.dtype.is_floating and is_rebuilding():
         return tf.zeros(tf.shape(ids), dtype)  # Only the shape of these placeholders is right.
-    check_ids_dtype(ids.dtype, dtype)
+    check_ids_dtype(ids.dtype, dtype, arguments.export_hint(ids, dtype))
     return arguments.keys_tensor(ids, dtype)
 
 
-def check_ids_dtype(received: Any, dtype: tf.DType) -> None:
+def check_ids_dtype(received: Any, dtype: tf.DType, hint: str = "") -> None:
     """Raises TypeError for floating ids."""
     if tf.as_dtype(received).is_floating:
-        raise TypeError(
+        message = (
             f"`ids`: expected {dtype.name}, received {tf.as_dtype(received).name}, which does not "
             "tell large ids apart. Keras makes inputs so unless it is told otherwise, with "
             f"keras.Input(shape, dtype={dtype.name!r}), which a Sequential model may begin with, "
-            "too."
+            f"too.{hint}"
         )
+        raise arguments.DtypeError(message)
