@@ -169,3 +169,14 @@ def test_shadows_in_functions(tmp_path: Path) -> None:
     tf.saved_model.save(loaded, str(tmp_path / "2"))
     again = tf.saved_model.load(str(tmp_path / "2"))
     np.testing.assert_array_equal(again.look(tf.constant([1, 2], tf.int64)), np.full((2, 4), 4.0))
+
+
+@pytest.mark.parametrize("how", ["function", "method"])
+def test_fields_from_a_lookup_table(how: str, tmp_path: Path) -> None:
+    pairs = tf.lookup.KeyValueTensorInitializer([1, 2], [0, 1], tf.int64, tf.int64)
+    table = tf.lookup.StaticHashTable(pairs, 1)
+    fields = {"function": lambda keys: table.lookup(keys), "method": table.lookup}[how]
+    model = functional(layers.FieldWiseEmbedding(DIM, 2, fields), "int64")
+    model.export(str(tmp_path), verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_allclose(loaded.serve(IDS["int64"]), model(IDS["int64"]), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +88,8 @@ class FieldWiseEmbedding(Embedding):
     Args:
         embedding_size: Length of the rows.
         nslots: Number of fields. It must be convertible to int.
-        slot_map_fn: A function that maps a tensor of ids to their fields, 0 to `nslots - 1`.
+        slot_map_fn: A function that maps a tensor of ids to their fields, 0 to `nslots - 1`. Lookup
+            tables of TensorFlow that it uses are saved when the layer is exported.
         **kwargs: The other arguments of `Embedding`.
     """
 
@@ -120,6 +122,9 @@ class FieldWiseEmbedding(Embedding):
         )
         self.nslots = arguments.convertible_integer(nslots, "nslots", 1, limits.MAX_INT64)
         self.slot_map_fn = slot_map_fn
+        # A SavedModel holds only tables that are attributes of an object in it.
+        for number, table in enumerate(_lookup_tables_of(slot_map_fn)):
+            setattr(self, f"slot_map_table_{number}", table)
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
         """Looks up the rows of ids and combines the rows of each field of each example."""
@@ -168,3 +173,15 @@ class FieldWiseEmbedding(Embedding):
             "nslots": self.nslots,
             "slot_map_fn": _config.serialize(self.slot_map_fn),
         }
+
+
+def _lookup_tables_of(function: Callable[..., Any]) -> list[Any]:
+    """Returns the tables of TensorFlow that a function refers to, or whose method it is."""
+    function = getattr(function, "python_function", function)  # Of a tf.function.
+    found = [getattr(function, "__self__", None)]
+    if inspect.isfunction(function) or inspect.ismethod(function):
+        names = inspect.getclosurevars(function)
+        found += [*names.nonlocals.values(), *names.globals.values()]
+    return [
+        each for each in found if isinstance(each, tf.saved_model.experimental.TrackableResource)
+    ]
