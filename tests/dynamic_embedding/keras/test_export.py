@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from layers_support import DIM, KERAS_WARNS, de, layers
+from programs import start_program
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
@@ -180,3 +181,26 @@ def test_fields_from_a_lookup_table(how: str, tmp_path: Path) -> None:
     model.export(str(tmp_path), verbose=False)
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_allclose(loaded.serve(IDS["int64"]), model(IDS["int64"]), rtol=1e-6)
+
+
+def test_loading_prints_nothing(tmp_path: Path) -> None:
+    """Whatever TensorFlow prints of a checkpoint looks like lost rows."""
+    model, spec = trained(functional, "Embedding", "int64"), tf.TensorSpec([None, WIDTH], tf.int64)
+    module = tf.Module()
+    module.variable, module.left_out = de.Variable(dim=DIM), de.Variable(dim=DIM, checkpoint=False)
+    module.rows = trained(subclassed, "SquashedEmbedding", "int64").rows
+    module.look = tf.function(
+        lambda ids: {
+            "variables": de.embedding_lookup(module.variable, ids) + module.left_out.lookup(ids),
+            "layer": module.rows(ids),
+        },
+        input_signature=[spec],
+    )
+    folders = [str(tmp_path / name) for name in ("exported", "saved", "module")]
+    model.export(folders[0], verbose=False)
+    tf.saved_model.save(model, folders[1])
+    tf.saved_model.save(module, folders[2], signatures=module.look)
+    with start_program("load_quietly", *folders) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors.partition("START\n")[2] == ""

@@ -28,6 +28,7 @@ from tfra.dynamic_embedding._platform.tf import (
     tf,
     write_plain_object,
 )
+from tfra.dynamic_embedding._saving.content import keep_content
 from tfra.dynamic_embedding._saving.weights_array import EmptyWithContent, from_bytes, to_bytes
 from tfra.dynamic_embedding._training import model_mode
 from tfra.dynamic_embedding._training.adoption import adopt_builder, adopt_caller, expect_step
@@ -111,6 +112,18 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
 
     def _write_object_proto(self, proto: Any, options: Any) -> None:
         write_plain_object(proto)
+
+    # --- A checkpoint has its Variable, which is one of its children, and nothing of its own. In
+    # checkpoints of earlier versions there is an array without rows, which is not restored.
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        return tf.no_op()
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        keep_content(self, object_map, {})
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         """Looks up the rows of `ids`, of which penalties are made.
