@@ -159,6 +159,21 @@ def test_the_signature_that_keras_finds(tmp_path: Path) -> None:
     check_answers(str(tmp_path), model, "int64", "serving_default")
 
 
+class Failing(Subclassed):
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        if not tf.executing_eagerly() and ids.dtype.is_floating:
+            raise RuntimeError("not a float")
+        return super().call(ids)
+
+
+def test_no_other_error_is_hidden(tmp_path: Path) -> None:
+    model = Failing(embedding("Embedding", "int64"))
+    model(IDS["int64"])
+    serve = tf.function(model).get_concrete_function(tf.TensorSpec([None, WIDTH], tf.int64))
+    with pytest.raises(RuntimeError, match="not a float"):
+        tf.saved_model.save(model, str(tmp_path), signatures=serve)
+
+
 def test_shadows_in_functions(tmp_path: Path) -> None:
     module = tf.Module()
     module.variable = de.Variable(dim=DIM, initializer=2.0)

@@ -144,6 +144,8 @@ def _need_no_guessed_signature() -> None:
 
             function._list_all_concrete_functions_for_serialization = list
             function._get_concrete_function_garbage_collected = refuse
+        except Exception:
+            pass  # TensorFlow hides errors of attributes. It traces the function again, and raises.
         return function
 
     keras.Model._default_save_signature = property(default_save_signature)
