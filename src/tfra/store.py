@@ -29,7 +29,8 @@ class Store(abc.ABC):
     changed afterwards by either side.
 
     Any thread may call any method at any time. Each row is read and written as a whole. Subclasses
-    may use `lock` for that: `update` and `change_spec` hold it while they read and write.
+    may use `lock` for that: `update`, `change_spec` and `replace` hold it while they read and
+    write. Methods that write must take it, or other threads' writes may get lost meanwhile.
 
     Six methods are to be written; the others are made of them, and may be overridden where a
     backend can do better. `tfra.dynamic_embedding.StoreCreator` trains a store with Keras.
@@ -106,7 +107,7 @@ class Store(abc.ABC):
     def change_spec(self, spec: TableSpec, convert: Callable[[Keys, Rows], Rows]) -> None:
         """Takes another spec of the same keys, when rows get the slots of another optimizer.
 
-        All rows are in memory meanwhile, unless a subclass overrides it.
+        All rows are converted, in memory, before `replace` changes any.
 
         Args:
             spec: The new spec.
@@ -114,15 +115,74 @@ class Store(abc.ABC):
         """
         with self.lock:
             converted = [(keys, convert(keys, rows)) for keys, rows in self.export()]
-            self.clear()
-            self._spec = spec
-            self.import_rows(converted)
+            self.replace(spec, converted)
+
+    def replace(self, spec: TableSpec, batches: Iterable[Batch]) -> None:
+        """Replaces all rows and takes their spec, for `change_spec` and to restore a checkpoint.
+
+        Nothing is cleared: new rows overwrite old ones, and then the keys that have no new row are
+        removed. If that fails, the old rows, which are in memory meanwhile, and the old spec are
+        put back. So one failure changes nothing. But readers may see rows of both specs meanwhile,
+        and so does a store whose process ends, or that fails again when the old rows are put back.
+
+        A store that must exclude this overrides `replace`. It calls this method in a transaction,
+        and sets `_spec` back if the transaction fails; or it writes the rows to a new place, and
+        sets `_spec` when they are complete. So does a store that can't have rows of two widths.
+
+        Args:
+            spec: The new spec.
+            batches: All rows, as `export` yields them.
+
+        Raises:
+            RuntimeError: If the old rows could not be put back. The message says what the store has
+                now. In all other cases the error of the store itself is raised.
+        """
+        with self.lock:
+            old_spec, old = self._spec, list(self.export())
+            written: list[Keys] = []
+
+            def noted() -> Iterator[Batch]:
+                for keys, rows in batches:
+                    written.append(keys)
+                    yield keys, rows
+
+            try:
+                self._spec = spec
+                self._overwrite(noted(), [keys for keys, _ in old])
+            except BaseException as error:
+                self._spec = old_spec
+                try:
+                    self._overwrite(old, written)
+                except Exception as second:
+                    raise RuntimeError(
+                        f"`{type(self).__name__}.replace` failed ({error!r}), and putting the old "
+                        f"rows back failed too ({second!r}). The store has its old spec. Each of "
+                        "its keys has its old row or a new one: unless nothing was written, "
+                        "`clear` the store and restore a checkpoint."
+                    ) from error
+                raise
+
+    def _overwrite(self, batches: Iterable[Batch], others: Iterable[Keys]) -> None:
+        """Writes these rows, and removes those of the other keys that are not among them."""
+        kept: set[Any] = set()
+
+        def noted() -> Iterator[Batch]:
+            for keys, rows in batches:
+                kept.update(keys.tolist())
+                yield keys, rows
+
+        self.import_rows(noted())
+        for keys in others:
+            gone = np.array([key not in kept for key in keys.tolist()], np.bool_)
+            if gone.any():
+                self.remove(keys[gone])
 
 
 class TableStore(Store):
     """A table of the engine as a store: to copy rows between it and other stores.
 
-    `update` and `change_spec` keep out other users of this store, but not those of the table.
+    Methods that write wait for each other, so `update` and `change_spec` keep out other writers of
+    this store, but not those of the table. Methods that read wait for nobody.
 
     Example:
     >>> import tfra
@@ -148,27 +208,40 @@ class TableStore(Store):
 
     @property
     def table(self) -> Table:
-        """The table; another one after `change_spec`."""
+        """The table; another one after `change_spec` and `replace`."""
         return self._table
 
     def lookup(self, keys: Keys) -> tuple[Rows, NDArray[np.bool_]]:
         """Returns the rows of keys, and which keys have one. Missing rows are initial ones."""
-        exists = self._table.contains(keys)
-        values, slots = self._table.lookup_with_slots(keys)
-        return join_rows(values, *slots.values()), exists
+        table = self._table
+        rows, exists, changed = _read(table, keys)
+        while changed.any():
+            rows[changed], exists[changed], again = _read(table, keys[changed])
+            changed[changed] = again
+        return rows, exists
 
     def assign(self, keys: Keys, rows: Rows) -> None:
-        """Inserts or overwrites rows. Of equal keys the last one stays."""
-        values, slots = split_rows(self.spec, rows)
-        self._table.upsert(keys, values, slots=slots)
+        """Inserts or overwrites rows. Of equal keys the last one stays.
+
+        Raises:
+            TypeError: If the rows are not bytes.
+            ValueError: If the rows are not as wide as the spec says, or not one for each key.
+        """
+        with self.lock:
+            shape = (len(keys), self.spec.row_bytes)
+            rows = arrays.typed_array(rows, (np.dtype(np.uint8),), shape, "rows")
+            values, slots = split_rows(self.spec, rows)
+            self._table.upsert(keys, values, slots=slots)
 
     def remove(self, keys: Keys) -> int:
         """Removes keys, and returns how many were there."""
-        return self._table.remove(keys)
+        with self.lock:
+            return self._table.remove(keys)
 
     def clear(self) -> None:
         """Removes all keys."""
-        self._table.clear()
+        with self.lock:
+            self._table.clear()
 
     def size(self) -> int:
         """Returns the number of keys."""
@@ -181,10 +254,33 @@ class TableStore(Store):
 
     def change_spec(self, spec: TableSpec, convert: Callable[[Keys, Rows], Rows]) -> None:
         """Moves the rows to a new table, which takes the place of this one."""
+        with self.lock:
+            self.replace(spec, ((keys, convert(keys, rows)) for keys, rows in self.export()))
+
+    def replace(self, spec: TableSpec, batches: Iterable[Batch]) -> None:
+        """Writes the rows to a new table, which takes the place of this one when it has them all.
+
+        An error changes nothing.
+        """
         new = TableStore(Table.from_spec(spec))
         with self.lock:
-            new.import_rows((keys, convert(keys, rows)) for keys, rows in self.export())
+            new.import_rows(batches)
             self._table, self._spec = new.table, spec
+
+
+def _read(table: Table, keys: Keys) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns rows, which keys have one, and for which of these the row must be read again.
+
+    Slots are read before it is known which keys exist. A key that came in between has initial slots
+    here, but then its value is not the one that was read with them.
+    """
+    if not table.slot_names:
+        values, exists = table.lookup(keys, return_exists=True)
+        return join_rows(values), exists, np.zeros(len(keys), np.bool_)
+    with_slots, slots = table.lookup_with_slots(keys)
+    values, exists = table.lookup(keys, return_exists=True)
+    changed = (with_slots.view(np.uint8) != values.view(np.uint8)).any(axis=1)
+    return join_rows(with_slots, *slots.values()), exists, changed & exists
 
 
 def join_rows(values: NDArray[Any], *slots: NDArray[Any]) -> Rows:

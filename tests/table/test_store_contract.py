@@ -224,6 +224,252 @@ def test_rows_get_other_slots(make: Callable[[tfra.TableSpec], tfra.Store]) -> N
     assert all((slot == 2).all() for slot in slots.values())
 
 
+def with_adam(keys: Array, rows: Array) -> Array:
+    """The rows of the spec "plain", with the slots of the spec "slots"."""
+    values = split_rows(SPECS["plain"], rows)[0]
+    return join_rows(values, np.full((len(keys), 6), 2, np.float32))
+
+
+def test_all_rows_are_replaced_and_take_their_spec(make: Callable[[Any], tfra.Store]) -> None:
+    spec = SPECS["slots"]
+    store, other = make(SPECS["plain"]), make(spec)
+    store.assign(np.arange(5000), rows_of(SPECS["plain"], np.arange(5000)))
+    other.assign(np.arange(4000, 7000), rows_of(spec, np.arange(3000)))
+    store.replace(spec, other.export())
+    assert store.spec == spec
+    assert store.size() == 3000
+    assert content(store) == content(other)
+    store.replace(SPECS["plain"], [])
+    assert store.spec == SPECS["plain"]
+    assert content(store) == {}
+
+
+class Flaky(DictStore):
+    """A dict of rows whose server goes away after some rows, and may come back later."""
+
+    def __init__(self, spec: tfra.TableSpec, name: str = "") -> None:
+        super().__init__(spec, name)
+        self.rows_left: float = np.inf
+        self.outages = 0
+
+    def goes_away(self, after: int, calls: int) -> None:
+        """Makes this number of calls fail, once so many rows have been written."""
+        self.rows_left, self.outages = after, calls
+
+    def assign(self, keys: Array, rows: Array) -> None:
+        if self.outages and len(keys) > self.rows_left:
+            done = int(self.rows_left)
+            super().assign(keys[:done], rows[:done])
+            self.rows_left, self.outages = 0, self.outages - 1
+            raise ConnectionError("the server is gone")
+        super().assign(keys, rows)
+        self.rows_left -= len(keys) if self.outages else 0
+
+    def remove(self, keys: Array) -> int:
+        if self.outages and not self.rows_left:
+            self.outages -= 1
+            raise ConnectionError("the server is gone")
+        return super().remove(keys)
+
+
+def flaky() -> Flaky:
+    store = Flaky(SPECS["plain"])
+    store.assign(np.arange(2500), rows_of(SPECS["plain"], np.arange(2500)))
+    return store
+
+
+@pytest.mark.parametrize("after", [0, 1, 1000, 1500, 2499])
+def test_a_change_of_the_spec_that_fails_changes_nothing(after: int) -> None:
+    store = flaky()
+    before = content(store)
+    store.goes_away(after, calls=1)
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        store.change_spec(SPECS["slots"], with_adam)
+    assert store.spec == SPECS["plain"]
+    assert content(store) == before
+    store.change_spec(SPECS["slots"], with_adam)
+    assert store.spec == SPECS["slots"]
+    assert set(content(store)) == set(before)
+
+
+@pytest.mark.parametrize("after", [0, 1, 1000, 1001, 2000])
+def test_a_replacement_that_fails_changes_nothing(after: int) -> None:
+    store, other = flaky(), DictStore(SPECS["slots"])
+    other.assign(np.arange(2000, 4000), rows_of(SPECS["slots"], np.arange(2000)))
+    before = content(store)
+    store.goes_away(after, calls=1)
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        store.replace(SPECS["slots"], other.export())
+    assert store.spec == SPECS["plain"]
+    assert content(store) == before
+    store.replace(SPECS["slots"], other.export())
+    assert content(store) == content(other)
+
+
+def test_rows_that_cannot_be_converted_change_nothing(make: Callable[[Any], tfra.Store]) -> None:
+    store = make(SPECS["plain"])
+    store.assign(np.arange(70_000), rows_of(SPECS["plain"], np.arange(70_000)))
+    calls = []
+
+    def fails_later(keys: Array, rows: Array) -> Array:
+        calls.append(len(keys))
+        if len(calls) == 2:
+            raise MemoryError
+        return with_adam(keys, rows)
+
+    def batches_that_end() -> Any:
+        yield np.arange(10), rows_of(SPECS["slots"], np.arange(10))
+        yield np.arange(80_000, 80_010), rows_of(SPECS["slots"], np.arange(10))
+        raise KeyboardInterrupt
+
+    before = content(store)
+    with pytest.raises(MemoryError):
+        store.change_spec(SPECS["slots"], fails_later)
+    with pytest.raises(KeyboardInterrupt):
+        store.replace(SPECS["slots"], batches_that_end())
+    assert store.spec == SPECS["plain"]
+    assert content(store) == before
+
+
+def test_what_is_left_if_the_old_rows_cannot_be_put_back() -> None:
+    store = flaky()
+    before = content(store)
+    store.goes_away(after=0, calls=2)
+    message = (
+        r"`Flaky\.replace` failed \(Conn.*\), and putting the old rows back failed too \(Conn.*"
+        "old spec.*its old row or a new one: unless nothing was written, `clear` the store"
+    )
+    with pytest.raises(RuntimeError, match=message) as failed:
+        store.change_spec(SPECS["slots"], with_adam)
+    assert isinstance(failed.value.__cause__, ConnectionError)
+    assert store.spec == SPECS["plain"]
+    assert content(store) == before, "nothing was written here"
+    # In the worst case there are rows of both specs, but no key is gone.
+    store.goes_away(after=1200, calls=2)
+    with pytest.raises(RuntimeError, match="putting the old rows back failed"):
+        store.change_spec(SPECS["slots"], with_adam)
+    assert store.spec == SPECS["plain"]
+    assert store.size() == 2500
+    store.clear()
+    store.replace(SPECS["plain"], [(np.arange(3), rows_of(SPECS["plain"], np.arange(3)))])
+    assert store.size() == 3
+
+
+class AllOrNothing(Flaky):
+    """Overrides `replace` as its documentation says, with a transaction."""
+
+    def replace(self, spec: tfra.TableSpec, batches: Any) -> None:
+        old_spec, copy = self.spec, dict(self._rows)
+        try:
+            super().replace(spec, batches)
+        except BaseException:
+            self._spec, self._rows = old_spec, copy
+            raise
+
+
+def test_a_store_with_transactions_is_as_it_was_whatever_happens() -> None:
+    store = AllOrNothing(SPECS["plain"])
+    store.assign(np.arange(2500), rows_of(SPECS["plain"], np.arange(2500)))
+    before = content(store)
+    store.goes_away(after=1200, calls=2)
+    with pytest.raises(RuntimeError, match="putting the old rows back failed"):
+        store.change_spec(SPECS["slots"], with_adam)
+    assert store.spec == SPECS["plain"]
+    assert content(store) == before
+
+
+def during(action: Callable[[], Any], seconds: float = 0.2) -> threading.Thread:
+    """Starts an action in a thread, and gives it time to run unless it has to wait."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join(seconds)
+    return thread
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_an_update_keeps_out_other_writers_of_the_store(optimizer: str | None) -> None:
+    store = tfra.TableStore(tfra.Table(dim=1, optimizer=optimizer))
+    keys = np.arange(3)
+    store.assign(keys, rows_of(store.spec, keys))
+    other_rows = rows_of(store.spec, [1, 1, 1])
+    others: list[threading.Thread] = []
+
+    def write() -> None:
+        store.assign(keys[:1], other_rows[:1])
+        store.remove(keys[1:2])
+
+    def add(keys: Array, rows: Array, exists: Array) -> tuple[Array, Array]:
+        others.append(during(write))
+        assert others[0].is_alive(), "a write must wait for the update"
+        reader = during(lambda: (store.lookup(keys), store.size(), list(store.export())), 10)
+        assert not reader.is_alive(), "a reader must not wait"
+        return keys, rows ^ 1
+
+    store.update(keys, add)
+    others[0].join()
+    rows, exists = store.lookup(keys)
+    assert exists.tolist() == [True, False, True]
+    np.testing.assert_array_equal(rows[[0, 2]], [other_rows[0], rows_of(store.spec, [2])[0] ^ 1])
+
+
+def test_a_change_of_the_spec_keeps_out_other_writers_of_the_store() -> None:
+    store = tfra.TableStore(tfra.Table.from_spec(SPECS["plain"]))
+    keys = np.arange(3)
+    store.assign(keys, rows_of(SPECS["plain"], keys))
+    others: list[threading.Thread] = []
+
+    def convert(keys: Array, rows: Array) -> Array:
+        others.append(during(lambda: store.remove(np.array([0]))))
+        return with_adam(keys, rows)
+
+    store.change_spec(SPECS["slots"], convert)
+    others[0].join()
+    assert set(content(store)) == {1, 2}, "a key that was removed came back"
+
+    def clear(keys: Array, rows: Array) -> Array:
+        others.append(during(store.clear))
+        return rows
+
+    store.change_spec(SPECS["slots"], clear)
+    others[1].join()
+    assert content(store) == {}, "keys that were removed came back"
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_a_key_that_is_said_to_exist_has_its_own_row(optimizer: str | None) -> None:
+    table = tfra.Table(dim=32, initializer="zeros", optimizer=optimizer)
+    store = tfra.TableStore(table)
+    keys = np.arange(20_000)
+    rows = np.ones((len(keys), store.spec.row_bytes), np.uint8)
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            store.assign(keys, rows)
+            table.remove(keys[::-1])
+
+    writer = threading.Thread(target=come_and_go)
+    writer.start()
+    try:
+        for _ in range(40):
+            found, exists = store.lookup(keys)
+            assert (found[exists] == 1).all()
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    store = tfra.TableStore(tfra.Table(dim=2))
+    wider = tfra.TableStore(tfra.Table(dim=4))
+    wider.assign(np.arange(3), rows_of(wider.spec, np.arange(3)))
+    with pytest.raises(ValueError, match=r"`rows` must have shape \(3, 8\).*shape \(3, 16\)"):
+        store.import_rows(wider.export())
+    with pytest.raises(TypeError, match=r"`rows` must be of dtype uint8\. Received: .*float32"):
+        store.assign(np.arange(3), np.zeros((3, 2), np.float32))
+    assert store.size() == 0
+
+
 def test_the_width_of_a_row_is_that_of_the_spec() -> None:
     widths = {name: (spec.value_bytes, spec.row_bytes) for name, spec in SPECS.items()}
     assert widths == {
