@@ -47,6 +47,19 @@ def test_python_and_the_engine_agree(spec: tfra.TableSpec) -> None:
     assert again.spec() == table.spec()
 
 
+def test_slots_are_equal_if_the_engine_finds_them_equal() -> None:
+    initials = [0.0, -0.0, 1.0, math.inf, math.nan]
+    rules = [Rule("custom", slots=(RuleSlot("a", initial=initial),)) for initial in initials]
+    again = [Rule.from_config(json.loads(rule.to_json())) for rule in rules]
+    for i, rule in enumerate(rules):
+        assert [rule == other for other in again] == [i == j for j in range(len(again))]
+        assert hash(rule) == hash(again[i])
+    assert RuleSlot("a", initial=0) == RuleSlot("a")  # type: ignore[arg-type]
+    assert RuleSlot("a") != RuleSlot("b")
+    assert RuleSlot("a") != RuleSlot("a", scalar=True)
+    assert RuleSlot("a") != "a"
+
+
 @pytest.mark.parametrize(
     ("dtype", "row"),
     [

@@ -11,9 +11,11 @@ from tfra._shared.json_values import bytes_value, number_value, of_bytes_value, 
 _SWITCHES = ("momentum", "nesterov", "amsgrad", "centered")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuleSlot:
     """A slot of an optimizer outside the engine.
+
+    Slots are equal if the engine finds them equal: NaN is equal to NaN, and 0.0 not to -0.0.
 
     Args:
         name: The name of the slot.
@@ -24,6 +26,15 @@ class RuleSlot:
     name: str
     scalar: bool = False
     initial: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RuleSlot) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[str, bool, str]:
+        return self.name, self.scalar, repr(float(self.initial))
 
 
 @dataclass(frozen=True)

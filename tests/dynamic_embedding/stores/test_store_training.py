@@ -163,6 +163,43 @@ def _step(variable: Any, optimizer: Any) -> None:
     optimizer.apply([tape.gradient(rows, trainable)], [trainable])
 
 
+class Averaging(keras.optimizers.Optimizer):
+    """An optimizer with a slot that starts as a copy of the row."""
+
+    def build(self, variables: Any) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.averages = [self.add_variable_from_reference(v, "average") for v in variables]
+        for average, variable in zip(self.averages, variables, strict=True):
+            average.assign(variable)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        average = self.averages[self._get_variable_index(variable)]
+        self.assign_sub(variable, learning_rate * gradient)
+        self.assign(average, 0.5 * average + 0.5 * tf.convert_to_tensor(variable))
+
+
+@pytest.mark.parametrize("make_optimizer", [OPTIMIZERS["Adam"], lambda: Averaging(0.1)])
+def test_rows_get_the_slots_of_an_optimizer_once(make_optimizer: Callable[[], Any]) -> None:
+    conversions = []
+
+    class Counting(DictStore):
+        def change_spec(self, spec: tfra.TableSpec, convert: Any) -> None:
+            conversions.append(spec.rule)
+            super().change_spec(spec, convert)
+
+    found = []
+    for creator in (None, de.StoreCreator(Counting)):
+        variable = de.Variable(dim=DIM, name="rows", initializer=0.5, kv_creator=creator)
+        optimizer = make_optimizer()
+        for _ in range(3):
+            _step(variable, optimizer)
+        found.append(saved(variable))
+    assert_same(found[1], found[0])
+    assert len(conversions) == 1
+
+
 @pytest.mark.parametrize("add", [False, True])
 def test_a_variable_is_trained_by_a_tape(add: bool) -> None:
     found = []
