@@ -203,17 +203,23 @@ class TableStore(Store):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table.spec)
-        self._table = table
+        # Both in one attribute, since methods that read take no lock.
+        self._table_and_spec = (table, self._spec)
         _ = self.spec.row_bytes  # Raises for strings.
 
     @property
     def table(self) -> Table:
         """The table; another one after `change_spec` and `replace`."""
-        return self._table
+        return self._table_and_spec[0]
+
+    @property
+    def spec(self) -> TableSpec:
+        """What is kept, and how wide a row is."""
+        return self._table_and_spec[1]
 
     def lookup(self, keys: Keys) -> tuple[Rows, NDArray[np.bool_]]:
         """Returns the rows of keys, and which keys have one. Missing rows are initial ones."""
-        table = self._table
+        table = self.table
         rows, exists, changed = _read(table, keys)
         while changed.any():
             rows[changed], exists[changed], again = _read(table, keys[changed])
@@ -231,25 +237,25 @@ class TableStore(Store):
             shape = (len(keys), self.spec.row_bytes)
             rows = arrays.typed_array(rows, (np.dtype(np.uint8),), shape, "rows")
             values, slots = split_rows(self.spec, rows)
-            self._table.upsert(keys, values, slots=slots)
+            self.table.upsert(keys, values, slots=slots)
 
     def remove(self, keys: Keys) -> int:
         """Removes keys, and returns how many were there."""
         with self.lock:
-            return self._table.remove(keys)
+            return self.table.remove(keys)
 
     def clear(self) -> None:
         """Removes all keys."""
         with self.lock:
-            self._table.clear()
+            self.table.clear()
 
     def size(self) -> int:
         """Returns the number of keys."""
-        return len(self._table)
+        return len(self.table)
 
     def export(self) -> Iterator[Batch]:
         """Yields all keys and their rows, some at a time."""
-        for keys, values, slots in self._table.iterate(slots=True):
+        for keys, values, slots in self.table.iterate(slots=True):
             yield keys, join_rows(values, *slots.values())
 
     def change_spec(self, spec: TableSpec, convert: Callable[[Keys, Rows], Rows]) -> None:
@@ -265,7 +271,7 @@ class TableStore(Store):
         new = TableStore(Table.from_spec(spec))
         with self.lock:
             new.import_rows(batches)
-            self._table, self._spec = new.table, spec
+            self._table_and_spec = (new.table, spec)
 
 
 def _read(table: Table, keys: Keys) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:

@@ -48,14 +48,23 @@ class SavedTable(Protocol):
     def create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table, unless it is there, behind this handle."""
 
-    def stored_rows(self) -> Content | None:
-        """Returns the keys, values, slots and metadata of all rows, if they are in a store.
+    def stored_content(self, tables: Sequence[Any]) -> Content | None:
+        """Returns the keys, values, slots, metadata and rule of tables whose rows are in stores.
 
-        None: the rows are in the engine's table.
+        The rule is a scalar. None: the rows are in the engine's tables.
         """
 
-    def take_restored_rows(self) -> Any:
-        """Moves the rows of the engine's table to the store, if there is one: returns the op."""
+    def table_to_restore(self) -> SavedTable:
+        """Returns the table of the engine that restored rows go to.
+
+        The table itself, or another one, from which `take_restored_rows` takes them.
+        """
+
+    def take_restored_rows(self, tables: Sequence[Any], restored: Sequence[Any]) -> Any:
+        """Moves the rows of other tables to those that `table_to_restore` returned them for.
+
+        All tables change, or none.
+        """
 
 
 # Where an export by parts begins: see `HashTable.export_part`.
@@ -66,7 +75,7 @@ def export_tables(
     tables: Sequence[SavedTable], name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns all keys and rows of some tables of one kind, one table after the other."""
-    stored = _stored_rows(tables)
+    stored = tables[0].stored_content(tables)
     if stored is not None:
         return stored["keys"], stored["values"]
     parts = []
@@ -109,13 +118,11 @@ def content_of(tables: Sequence[SavedTable]) -> Content:
     parts = [_op_on(ops.tfra_content, group, None, **types) for group in _by_device(tables)]
     names = content_types(tables[0].key_dtype, tables[0].value_dtype)
     content = {name: _concat([getattr(part, name) for part in parts]) for name in names}
-    return {**content, **(_stored_rows(tables) or {})}
-
-
-def _stored_rows(tables: Sequence[SavedTable]) -> Content | None:
-    """Returns the rows of tables that have them in stores, one table after the other."""
-    parts = [rows for rows in (table.stored_rows() for table in tables) if rows is not None]
-    return {name: _concat([part[name] for part in parts]) for name in parts[0]} if parts else None
+    stored = tables[0].stored_content(tables)
+    if stored is None:
+        return content
+    # One text for each device, and all of them the rule that the rows of the stores have.
+    return {**content, **stored, "rule": tf.fill(tf.shape(content["rule"]), stored["rule"])}
 
 
 def content_when_written(
@@ -214,6 +221,20 @@ def restore_tables(
         "partitions": tf.convert_to_tensor(indices, tf.int32),
         "waiting_partitions": tf.convert_to_tensor(waiting_indices, tf.int32),
     }
+    takers = [table.table_to_restore() for table in tables]
+    restored = _restore(takers, fields)
+    if takers[0] is not first:
+        with tf.control_dependencies(restored):
+            taken = first.take_restored_rows(tables, takers)
+        # The rest of the content: the rule, the steps, and that no optimizer is bound.
+        rows = ("keys", "values", "slots", "metadata", "scores", "partitions")
+        with tf.control_dependencies([taken]):
+            restored = _restore(tables, {**fields, **{name: fields[name][:0] for name in rows}})
+    return None if tf.executing_eagerly() else tf.group(*restored)
+
+
+def _restore(tables: Sequence[SavedTable], fields: dict[str, Any]) -> list[Any]:
+    """Replaces what is in some tables of the engine: returns the ops, none if they have run."""
     restored, done = [], 0
     for group in _by_device(tables):
         handles = [table.resource_handle for table in group]
@@ -225,9 +246,7 @@ def restore_tables(
             )
         restored.append(op)
         done += len(group)
-    with tf.control_dependencies([op for op in restored if op is not None]):
-        restored += [table.take_restored_rows() for table in tables]
-    return None if tf.executing_eagerly() else tf.group(*[op for op in restored if op is not None])
+    return [op for op in restored if op is not None]
 
 
 def _require_length(content: Content, table: SavedTable) -> None:

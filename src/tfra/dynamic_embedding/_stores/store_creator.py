@@ -37,7 +37,8 @@ class StoreCreator(KVCreator):
 
     Args:
         make: Called for each table with a `tfra.TableSpec` and the name of the table; returns a
-            `tfra.Store` of that spec. Only the rule may differ, if the store already has rows.
+            `tfra.Store` of that spec. The rule may differ, if the store already has rows, and so
+            may the capacity. Each table needs a store of its own.
 
     Raises:
         TypeError: If `make` can't be called.

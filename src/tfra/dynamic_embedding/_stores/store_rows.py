@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,45 @@ from numpy.typing import NDArray
 from tfra import _native
 from tfra._shared import arrays
 from tfra._shared.rule import Rule
+from tfra.dynamic_embedding._stores.checked_store import CheckedStore
 from tfra.spec import TableSpec
-from tfra.store import Keys, Rows, Store, TableStore, join_rows, split_rows
+from tfra.store import Batch, Keys, Rows, Store, TableStore, join_rows, split_rows
 from tfra.table import Table
 
 Array = NDArray[Any]
+
+_BATCH = 65_536  # Rows, as in exports of the engine.
+
+
+@dataclass(frozen=True)
+class StoreContent:
+    """All rows of a store.
+
+    Attributes:
+        spec: The spec that the rows have.
+        keys: The keys, each once.
+        rows: The rows of the keys.
+        is_stale: Whether the slots are those of an optimizer that another one has replaced: the
+            next step starts them anew.
+    """
+
+    spec: TableSpec
+    keys: Keys
+    rows: Rows
+    is_stale: bool
+
+    def columns(self, like: StoreContent) -> tuple[Keys, Array, Array]:
+        """Returns keys, values, and slots side by side: those of the rule of another content."""
+        rows, anew = self.rows, self.is_stale and not like.is_stale
+        if anew or self.spec.rule != like.spec.rule:
+            rows = _converted(self.keys, rows, self.spec, like.spec, anew)
+        return self.keys, *_values_and_slots(like.spec, rows)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the rows in batches, as a store takes them."""
+        for first in range(0, len(self.keys), _BATCH):
+            part = slice(first, first + _BATCH)
+            yield self.keys[part], self.rows[part]
 
 
 class StoreRows:
@@ -31,7 +66,7 @@ class StoreRows:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store = CheckedStore(store)
         self._bound: str | None = None  # The optimizer whose slots the rows have.
         self._slots_start_anew = False
 
@@ -67,21 +102,28 @@ class StoreRows:
         """Returns the number of keys."""
         return self._store.size()
 
-    def export(self) -> tuple[Keys, Array, Array]:
-        """Returns all keys, their values, and all slots side by side."""
-        spec = self.spec
+    def content(self) -> StoreContent:
+        """Returns all keys and their rows, each once."""
+        is_stale = self._slots_start_anew
+        spec, batches = self._store.content()
         key_dtype = arrays.key_dtype(spec.key_dtype)
-        batches = [(np.empty(0, key_dtype), np.empty((0, spec.row_bytes), np.uint8))]
-        batches.extend(self._store.export())
-        keys, rows = (np.concatenate(column) for column in zip(*batches, strict=True))
-        return keys, *self._values_and_slots(rows)
+        none = (np.empty(0, key_dtype), np.empty((0, spec.row_bytes), np.uint8))
+        keys, rows = (np.concatenate(column) for column in zip(none, *batches, strict=True))
+        # A key that left and returned meanwhile comes again: its last row is the present one.
+        _, from_last = np.unique(keys[::-1], return_index=True)
+        if len(from_last) < len(keys):
+            last = np.sort(len(keys) - 1 - from_last)
+            keys, rows = keys[last], rows[last]
+        return StoreContent(spec, keys, rows, is_stale)
 
-    def replace(self, content: TableStore) -> None:
-        """Replaces all rows by those of a restored table, and unbinds the optimizer."""
+    def replace(self, rule: Rule, batches: Iterable[Batch]) -> None:
+        """Replaces all rows by others, which have the slots of a rule."""
         with self._store.lock:
-            self._store.clear()
-            self._store.change_spec(self._with_rule(content.spec.rule), lambda keys, rows: rows)
-            self._store.import_rows(content.export())
+            self._store.replace(self._with_rule(rule), batches)
+
+    def unbind(self) -> None:
+        """Unbinds the optimizer and keeps the slots, after a restore."""
+        with self._store.lock:
             self._bound, self._slots_start_anew = None, False
 
     # --- Training.
@@ -121,7 +163,7 @@ class StoreRows:
         self._use_rule(rule)
         rows, exists = self._store.lookup(keys)
         initial, _ = self._in_engine().lookup(keys)
-        return self._values_and_slots(np.where(exists[:, None], rows, initial))
+        return _values_and_slots(self.spec, np.where(exists[:, None], rows, initial))
 
     def write_rows(self, keys: Keys, values: Array, slots: Array, rule: str, add: bool) -> None:
         """Assigns values and slots of distinct keys, or adds to the stored ones if `add`."""
@@ -132,7 +174,7 @@ class StoreRows:
 
         def add_rows(table: Table, mine: Array) -> None:
             store = TableStore(table)
-            old_values, old_slots = self._values_and_slots(store.lookup(keys[mine])[0])
+            old_values, old_slots = _values_and_slots(store.spec, store.lookup(keys[mine])[0])
             store.assign(keys[mine], join_rows(old_values + values[mine], old_slots + slots[mine]))
 
         self._change(keys, add_rows)
@@ -179,10 +221,12 @@ class StoreRows:
         """Returns an empty table of the engine."""
         return TableStore(Table.from_spec(dataclasses.replace(self.spec, capacity=0)))
 
-    def _values_and_slots(self, rows: Rows) -> tuple[Array, Array]:
-        values, slots = split_rows(self.spec, rows)
-        none = np.empty((len(rows), 0), arrays.compute_dtype(values.dtype))
-        return values, np.concatenate([none, *slots.values()], axis=1)
+
+def _values_and_slots(spec: TableSpec, rows: Rows) -> tuple[Array, Array]:
+    """Returns the values of rows, and their slots side by side."""
+    values, slots = split_rows(spec, rows)
+    none = np.empty((len(rows), 0), arrays.compute_dtype(values.dtype))
+    return values, np.concatenate([none, *slots.values()], axis=1)
 
 
 def _converted(keys: Keys, rows: Rows, old: TableSpec, new: TableSpec, anew: bool) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from tfra._shared.stats import COUNTERS, RowHistograms
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import ops, tf
 from tfra.dynamic_embedding._saving.content import Content
+from tfra.dynamic_embedding._stores.store_content import read_stores, replace_stores
 from tfra.dynamic_embedding._stores.store_rows import StoreRows
 from tfra.dynamic_embedding._tables.hash_table import HashTable
 from tfra.dynamic_embedding._tables.initializers import NewRows
@@ -71,6 +73,11 @@ class StoreTable(HashTable):
         )
 
     @property
+    def holder_of_rows(self) -> Any:
+        """The store."""
+        return self.store
+
+    @property
     def training(self) -> TableTraining:
         """The part of the table that layers and optimizers use."""
         return _StoreTraining(self)
@@ -91,20 +98,7 @@ class StoreTable(HashTable):
             inputs: The arguments of the function, as tensors.
             types: The types of the results. There must be at least one.
         """
-        if tf.executing_eagerly():
-            results = function(*[tensor.numpy() for tensor in inputs])
-            pairs = zip(results, types, strict=True)
-            return [tf.convert_to_tensor(result, dtype) for result, dtype in pairs]
-        # In a function, TensorFlow orders ops by the resources that they use. numpy_function uses
-        # none, so it is put between two ops that use the table.
-        with self.ready():
-            before = ops.tfra_table_handle(self.resource_handle)
-            with tf.control_dependencies([before]):
-                results = tf.numpy_function(function, inputs, types)
-            with tf.control_dependencies(results):
-                after = ops.tfra_table_handle(self.resource_handle)
-            with tf.control_dependencies([after]):
-                return [tf.identity(result) for result in results]
+        return _call([self], function, inputs, types)
 
     def run(
         self, function: Callable[..., Any], inputs: Sequence[Any], name: str | None = None
@@ -182,32 +176,52 @@ class StoreTable(HashTable):
         [size] = self.call(lambda: (np.int64(rows.size()),), [], [tf.int64])
         return tf.ensure_shape(size, [], name=name)
 
-    def stored_rows(self) -> Content | None:
-        """Returns all rows of the store."""
+    def stored_content(self, tables: Sequence[StoreTable]) -> Content | None:
+        """Returns all rows of the stores of some tables, and the rule of their slots."""
+        stores = [table.stored for table in tables]
         slot_dtype = arguments.compute_dtype(self._value_dtype)
-        types = [self._key_dtype, self._value_dtype, slot_dtype]
-        keys, values, slots = self.call(self.stored.export, [], types)
+        types = [self._key_dtype, self._value_dtype, slot_dtype, tf.string]
+        keys, values, slots, spec = _call(tables, lambda: read_stores(stores), [], types)
         return {
             "keys": tf.ensure_shape(keys, [None]),
             "values": tf.ensure_shape(values, [None, self._dim]),
             "slots": tf.ensure_shape(slots, [None, None]),
             "metadata": tf.zeros([tf.size(keys), 0], tf.int32),
+            "rule": tf.ensure_shape(spec, []),
         }
 
-    def take_restored_rows(self) -> Any:
-        """Moves restored rows from the table of the engine to the store."""
-        rows = self.stored
+    def table_to_restore(self) -> HashTable:
+        """Returns a new table of the engine, from which the store will take the rows."""
+        new_rows = NewRows(self._initial, self._metadata, self._admission)
+        types = (self._key_dtype, self._value_dtype)
+        return HashTable(
+            *types, new_rows, f"{self._name}-restored", False, 0, self._resource_device
+        )
 
-        def move(handle: Any) -> None:
-            restored = Table.from_handle(int(handle))
-            rows.replace(TableStore(restored))
-            restored.clear()
+    def take_restored_rows(
+        self, tables: Sequence[StoreTable], restored: Sequence[HashTable]
+    ) -> Any:
+        """Moves rows that were restored into tables of the engine to the stores of some tables."""
+        stores = [table.stored for table in tables]
 
-        return self.run(move, [ops.tfra_table_handle(self.resource_handle)])
+        def move(*handles: Any) -> tuple[Any]:
+            contents = [Table.from_handle(int(handle)) for handle in handles]
+            try:
+                replace_stores(stores, [TableStore(content) for content in contents])
+            finally:
+                # In a graph, the tables stay until the graph goes.
+                for content in contents:
+                    content.clear()
+                    content.shrink()
+            return (np.int32(len(restored)),)  # The function of a graph keeps `restored` alive.
+
+        handles = [ops.tfra_table_handle(table.resource_handle) for table in restored]
+        [done] = _call(tables, move, handles, [tf.int32])
+        return done
 
     def export_part(self, cursor: Any, max_rows: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns all rows as the first and last part. See `HashTable.export_part`."""
-        content = self.stored_rows()
+        content = self.stored_content([self])
         assert content is not None
         return content["keys"], content["values"], tf.constant([0, 0, 1], tf.int64)
 
@@ -336,6 +350,30 @@ class _StoreTraining(TableTraining):
         )
 
 
+def _call(
+    tables: Sequence[StoreTable],
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    types: Sequence[tf.DType],
+) -> list[tf.Tensor]:
+    """Calls a function of arrays, in order with the other ops of some tables."""
+    if tf.executing_eagerly():
+        results = function(*[tensor.numpy() for tensor in inputs])
+        pairs = zip(results, types, strict=True)
+        return [tf.convert_to_tensor(result, dtype) for result, dtype in pairs]
+    # In a function, TensorFlow orders ops by the resources that they use. numpy_function uses none,
+    # so it is put between ops that use the tables.
+    with tf.control_dependencies([op for table in tables for op in table.creators()]):
+        before = [ops.tfra_table_handle(table.resource_handle) for table in tables]
+        with tf.control_dependencies(before):
+            results = tf.numpy_function(function, inputs, types)
+        with tf.control_dependencies(results):
+            after = [ops.tfra_table_handle(table.resource_handle) for table in tables]
+        with tf.control_dependencies(after):
+            return [tf.identity(result) for result in results]
+
+
+_FIELDS_OF_THE_STORE = ("rule", "capacity")  # In which it may differ from the spec it is given.
 _WHAT_STORES_KEEP = "A store keeps keys, values and slots, and nothing else."
 
 
@@ -364,9 +402,13 @@ def _check_store(store: Any, wanted: TableSpec) -> None:
         raise TypeError(
             f"`make`: expected a function that returns a tfra.Store. Received: {store!r}"
         )
-    fields = ("key_dtype", "value_dtype", "dim")
-    expected, received = ({f: getattr(s, f) for f in fields} for s in (wanted, store.spec))
-    if expected != received:
+    # Printed and parsed, so that numbers are rounded to the value type in both.
+    specs = [TableSpec.from_json(spec.to_json()) for spec in (wanted, store.spec)]
+    names = [field.name for field in dataclasses.fields(TableSpec)]
+    fields = [name for name in names if name not in _FIELDS_OF_THE_STORE]
+    differ = [name for name in fields if getattr(specs[0], name) != getattr(specs[1], name)]
+    if differ:
+        expected, received = ({name: getattr(spec, name) for name in differ} for spec in specs)
         raise ValueError(f"`make`: expected a store of {expected}. Received: one of {received}")
 
 

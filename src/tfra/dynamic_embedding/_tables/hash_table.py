@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from tfra._shared import arrays, limits
@@ -131,6 +132,11 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         return list(self._row_shape)
 
     @property
+    def holder_of_rows(self) -> Any:
+        """What holds the rows: this table, or a store. No two partitions may have the same one."""
+        return self
+
+    @property
     def training(self) -> TableTraining:
         """The part that layers and optimizers use. It is not stored: TensorFlow copies tables."""
         return TableTraining(self)
@@ -234,11 +240,15 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
             return [self.create_at(self.resource_handle)]
         return [self._creator]
 
-    def stored_rows(self) -> Content | None:
+    def stored_content(self, tables: Sequence[Any]) -> Content | None:
         """Returns None, since the rows are in the engine. See `SavedTable`."""
         return None
 
-    def take_restored_rows(self) -> Any:
+    def table_to_restore(self) -> HashTable:
+        """Returns this table, since the rows are in the engine. See `SavedTable`."""
+        return self
+
+    def take_restored_rows(self, tables: Sequence[Any], restored: Sequence[Any]) -> Any:
         """Does nothing, since the rows are in the engine. See `SavedTable`."""
         return None
 

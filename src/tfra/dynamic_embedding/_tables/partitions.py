@@ -36,6 +36,9 @@ class Partitions:
         tables: One table for each partition.
         partitioner: Returns the index of the table of each key. It is called with the keys and the
             number of tables.
+
+    Raises:
+        ValueError: If two tables have the same rows.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Partitions:
         tables: Sequence[HashTable],
         partitioner: Callable[[tf.Tensor, int], tf.Tensor],
     ) -> None:
+        _require_own_rows(tables)
         self.tables = tuple(tables)
         self._partitioner = partitioner
 
@@ -106,6 +110,17 @@ class Partitions:
         flat = tf.reshape(keys, [-1])
         indices = tf.convert_to_tensor(self._partitioner(flat, len(self.tables)))
         return flat, tf.reshape(tf.cast(indices, tf.int32), [-1])
+
+
+def _require_own_rows(tables: Sequence[HashTable]) -> None:
+    first_of: dict[int, HashTable] = {}
+    for table in tables:
+        first = first_of.setdefault(id(table.holder_of_rows), table)
+        if first is not table:
+            raise ValueError(
+                f"`kv_creator`: expected a store for each of {first.name!r} and {table.name!r}, or "
+                f"a table. Received: the same {type(table.holder_of_rows).__name__} for both"
+            )
 
 
 def _flatten(row: tf.Tensor, keys: tf.Tensor, rank: int | None) -> tf.Tensor:
