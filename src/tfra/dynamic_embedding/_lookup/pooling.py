@@ -41,6 +41,7 @@ class Bags:
         Raises:
             ValueError: If a dimension between the first and the last is ragged.
         """
+        ids = with_known_rank(ids)
         if ids.flat_values.shape.rank != 1:
             raise ValueError(f"The innermost dimension of ids must be ragged. Received: {ids}")
         if ids.ragged_rank > 1 and any(n is None for n in ids.shape[1:-1]):
@@ -221,6 +222,13 @@ def _weights_gradient(
     norm = tf.gather(tf.sqrt(_sum_of(weights * weights, bags, count)), bags)
     direct = tf.math.divide_no_nan(tf.cast(product, weights.dtype), norm)
     return direct - tf.math.divide_no_nan(weights, norm * norm) * tf.cast(back, weights.dtype)
+
+
+def with_known_rank(ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Returns ragged ids of known rank. If it is unknown, their innermost dimension is ragged."""
+    if ids.flat_values.shape.rank is not None:
+        return ids
+    return ids.with_flat_values(tf.ensure_shape(ids.flat_values, [None]))
 
 
 def _bag_of_each(row_splits: tf.Tensor) -> tf.Tensor:

@@ -166,7 +166,7 @@ class TableTraining:
                 Ts=arguments.compute_dtype(self._table.value_dtype),
                 rule=rule.text(),
             )
-        return rows.values, tf.ensure_shape(rows.slots, [*keys.shape, rule.slot_elements])
+        return rows.values, tf.ensure_shape(rows.slots, keys.shape.concatenate(rule.slot_elements))
 
     def write_rows(
         self,

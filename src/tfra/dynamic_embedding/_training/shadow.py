@@ -50,6 +50,10 @@ class TrainableWrapper:
             training: Whether the rows will be trained; by default, whether a tape is recording.
             max_norm: In place of the shadow's own.
         """
+        if ids.shape.rank is None:
+            # The rows of a vector have a static shape, which gradients and optimizers need.
+            rows = self.lookup(tf.reshape(ids, [-1]), training, max_norm)
+            return tf.reshape(rows, tf.concat([tf.shape(ids), [self.params.dim]], axis=0))
         if not self.records():
             rows = self.params.lookup(ids)
         else:

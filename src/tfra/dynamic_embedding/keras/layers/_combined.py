@@ -12,6 +12,7 @@ from tfra.dynamic_embedding._lookup.pooling import (
     Bags,
     Combiner,
     combiner_function,
+    with_known_rank,
 )
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import keras
@@ -40,14 +41,18 @@ class SquashedEmbedding(Embedding):
         """Looks up the rows of ids and combines the rows of each example."""
         ids = self._prepare(ids, training)
         if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
-            if ids.shape.rank != 2:
+            if ids.shape.rank not in (None, 2):
                 raise ValueError(
                     f"Ragged and sparse ids must be a matrix. Received shape: {ids.shape}"
                 )
-            return super().call(ids, training)
-        single = ids.shape.rank == 1
-        static = [] if single else ids.shape[:1]
-        batch = tf.constant([], tf.int64) if single else tf.shape(ids, tf.int64)[:1]
+            return tf.ensure_shape(super().call(ids, training), [None, self.embedding_size])
+        rank = ids.shape.rank
+        if rank is None:
+            dims, static = tf.minimum(tf.rank(ids) - 1, 1), tf.TensorShape(None)
+        else:  # A vector is a single example.
+            dims = min(rank - 1, 1)
+            static = ids.shape[:dims]
+        batch = tf.shape(ids, tf.int64)[:dims]
         examples = tf.reduce_prod(batch)
         size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
         if self.combiner not in FUSED_COMBINERS:
@@ -56,10 +61,13 @@ class SquashedEmbedding(Embedding):
                 self.shadow.lookup(ids, training), [examples, size, self.embedding_size]
             )
             combined = self._cast(combiner_function(self.combiner)(rows, axis=1))
-            return tf.reshape(combined, [self.embedding_size]) if single else combined
+            shape = tf.concat([batch, tf.shape(combined, tf.int64)[1:]], axis=0)
+            return tf.ensure_shape(
+                tf.reshape(combined, shape), static.concatenate(combined.shape[1:])
+            )
         splits = tf.range(examples + 1) * size
         flat = tf.reshape(ids, [-1])
-        bags = Bags(flat, splits, None, batch, tf.TensorShape(static))
+        bags = Bags(flat, splits, None, batch, static)
         return self._combine(bags, training)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -133,6 +141,7 @@ class FieldWiseEmbedding(Embedding):
             keys, examples = ids.values, ids.indices[:, 0]
             batch, static = ids.dense_shape[0], ids.shape[0]
         elif isinstance(ids, tf.RaggedTensor):
+            ids = with_known_rank(ids)
             ids = ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
             keys, examples = ids.flat_values, tf.cast(ids.value_rowids(), tf.int64)
             batch, static = ids.nrows(tf.int64), ids.shape[0]

@@ -200,6 +200,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             self._failed = error
             raise
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the layer. Keras could not build it for ids of unknown rank, which it accepts."""
+        if not self.built:
+            shapes = [getattr(x, "shape", None) for x in tf.nest.flatten((args, kwargs))]
+            if any(isinstance(shape, tf.TensorShape) and shape.rank is None for shape in shapes):
+                self.build(None)
+        return super().__call__(*args, **kwargs)
+
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
         """Looks up the rows of ids.
 
