@@ -29,12 +29,14 @@ from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.saved_model.save_context import in_save_context
 from tensorflow.python.trackable.resource import RestoredResource
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 __all__ = [
     "ANONYMOUS",
     "SAVE_FOR_CHECKPOINT",
     "AutoTrackable",
     "ResourceVariable",
+    "VARIABLE_VALUE_KEY",
     "RestoredResource",
     "Saveable",
     "TensorToSave",

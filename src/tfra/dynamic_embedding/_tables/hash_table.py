@@ -14,6 +14,7 @@ from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import (
     ANONYMOUS,
     SAVE_FOR_CHECKPOINT,
+    VARIABLE_VALUE_KEY,
     Saveable,
     in_plain_graph,
     load_as,
@@ -228,8 +229,18 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         keys = tf.compat.v1.GraphKeys
         tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, self._creator)
         if self._checkpoint:
-            saveable = Saveable(self._name, content_of([self]), self.restore_rows)
-            tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, saveable)
+            tf.compat.v1.add_to_collection(keys.SAVEABLE_OBJECTS, self._saveable())
+
+    def _saveable(self, name: str = "") -> Saveable:
+        """Returns what `tf.compat.v1.train.Saver` saves, under a name or that of the table."""
+        return Saveable(name or self._name, content_of([self]), self.restore_rows)
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Any]:
+        """Called by a Saver that is given the table. A Variable is saved with all its tables."""
+        owner = None if self.owner is None else self.owner()
+        if owner is not None:
+            return dict(owner._gather_saveables_for_checkpoint())
+        return {VARIABLE_VALUE_KEY: self._saveable}
 
     def creators(self) -> list[Any]:
         """Returns the ops that create the table. Other ops of the table must wait for them."""

@@ -64,6 +64,11 @@ class SlotVariable:
         """The dtype of the slot: at least float32, whatever the dtype of the values is."""
         return arguments.compute_dtype(self.params.value_dtype)
 
+    @property
+    def tables(self) -> list[Any]:
+        """The tables whose rows contain the slot: those of the Variable."""
+        return self.params.tables
+
     def lookup(self, keys: Any, name: str | None = None) -> tf.Tensor:
         """Looks up the slot in the rows of some keys.
 

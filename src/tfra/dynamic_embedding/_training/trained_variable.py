@@ -51,6 +51,11 @@ class TrainedVariable(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def tables(self) -> list[Any]:
+        """The tables that contain the rows."""
+
+    @property
+    @abc.abstractmethod
     def gradient_sums(self) -> GradientSums:
         """The sums of gradients, for an optimizer that accumulates them."""
 

@@ -20,6 +20,7 @@ from tfra.admission import get as get_admission
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import (
     SAVE_FOR_CHECKPOINT,
+    VARIABLE_VALUE_KEY,
     AutoTrackable,
     Saveable,
     in_plain_graph,
@@ -240,9 +241,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             if self.trainable:
                 collect(GraphKeys.TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES, self)
             if self.checkpoint:
-                content = content_of(self.tables)
-                saveable = Saveable(self._name, content, self._partitions.restore)
-                collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+                collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, self._saveable())
 
     # --- Attributes.
 
@@ -615,6 +614,16 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         keep_content(self, object_map, self.content() if self.checkpoint else {})
+
+    def _saveable(self, name: str = "") -> Saveable:
+        """Returns what `tf.compat.v1.train.Saver` saves, under a name or that of the Variable."""
+        if in_plain_graph():
+            return Saveable(name or self._name, content_of(self.tables), self._partitions.restore)
+        return Saveable(name or self._name, self.content(), self.restore)
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Any]:
+        """Called by a Saver that is given the Variable or one of its tables."""
+        return {VARIABLE_VALUE_KEY: self._saveable}
 
     def _restore_from_tensors(self, restored_tensors: Content) -> Any:
         return self.restore(restored_tensors) if self.checkpoint else tf.no_op()
