@@ -46,6 +46,64 @@ class Model:
         return [*self.users.tables, *self.items.tables]
 
 
+class SizeHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Asks for the size of a Variable and the value of a trainable, before and after each step."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.seen: list[int] = []
+
+    def before_run(self, run_context: Any) -> Any:
+        variables = v1.trainable_variables()
+        return v1.train.SessionRunArgs([self.model.users.size(), variables])
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.seen.append(int(run_context.session.run(self.model.users.size())))
+
+
+class SizeListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
+    """Asks for sizes when a checkpoint was saved."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.seen: list[int] = []
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        sizes = session.run([self.model.users.size(0), self.model.items.size()])
+        self.seen.append(int(sizes[1]))
+
+
+@pytest.mark.parametrize("devices", [None, TWO], ids=["one table", "partitions"])
+def test_a_monitored_session_trains_and_continues(tmp_path: Path, devices: Any) -> None:
+    rows, row, mean = [], 1.0, 0.0
+    for turn in range(2):
+        with tf.Graph().as_default():
+            model = Model(devices)
+            asks, listener = SizeHook(model), SizeListener(model)
+            saver = v1.train.Saver(max_to_keep=2)
+            hooks = [
+                asks,
+                v1.train.StopAtStepHook(num_steps=3),
+                v1.train.CheckpointSaverHook(
+                    str(tmp_path), save_steps=1, saver=saver, listeners=[listener]
+                ),
+            ]
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_secs=None
+            ) as session:
+                while not session.should_stop():
+                    rows.append(session.run(model.state[0], {model.ids: [9]})[0, 0])
+                    np.testing.assert_allclose(rows[-1], row, rtol=1e-6)
+                    session.run(model.train, {model.ids: [len(rows), 9]})
+                    mean = 0.5 * mean + 1.0
+                    row -= 0.125 * mean
+            assert asks.seen == [[0, 2, 2, 3, 3, 4], [4, 5, 5, 6, 6, 7]][turn]
+            assert listener.seen[-1] == [4, 7][turn]
+    assert len(rows) == 6
+    kept = tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths
+    assert [Path(path).name for path in kept] == ["model.ckpt-5", "model.ckpt-6"]
+
+
 SAVERS: dict[str, Any] = {
     "all": lambda model: None,
     "variables": lambda model: [model.users, model.items, model.step],
@@ -105,3 +163,62 @@ def test_savers_of_tables_by_name(tmp_path: Path) -> None:
         assert [rows.tolist() for rows in found] == [[[3.0, 4.0]], [[5.0, 6.0]]]
         saved = {name.partition("-")[0] for name, _ in tf.train.list_variables(path)}
         assert saved == set(names)
+
+
+def test_layers_train_with_the_variables_of_the_graph() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        layer = de.keras.layers.Embedding(DIM, initializer="ones", name="in_graph")
+        loss = tf.reduce_sum(layer(tf.constant([3, 4], tf.int64)))
+        optimizer = wrapped(v1.train.AdamOptimizer(0.5))
+        step, rows = optimizer.minimize(loss), layer.params.lookup([3, 4, 5])
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        np.testing.assert_allclose(session.run(rows)[:, 0], [0.5, 0.5, 1.0], rtol=1e-5)
+
+
+def test_names_of_trainables_follow_the_scope_of_the_lookup() -> None:
+    with tf.Graph().as_default():
+        with v1.variable_scope("tower"):
+            own = de.get_variable("own", dim=DIM)
+            de.embedding_lookup(own, [1])
+        shared = de.get_variable("shared", dim=DIM)
+        with v1.variable_scope("other/inner"):
+            de.embedding_lookup(shared, [1])
+        with v1.variable_scope("tower"):  # Has another name scope than before.
+            de.embedding_lookup(de.get_variable("late", dim=DIM), [1])
+        plain = de.get_variable("plain", dim=DIM)
+        with tf.name_scope("layers"):
+            de.embedding_lookup(plain, [1])
+
+        def names(scope: str) -> list[str]:
+            return [variable.name for variable in v1.trainable_variables(scope)]
+
+        assert names("tower/") == ["tower/own_shadow:0", "tower/late_shadow:0"]
+        assert names("other/inner/") == ["other/inner/shared_shadow:0"]
+        assert names("plain") == ["plain_shadow:0"]
+
+
+LOOKUPS: dict[str, Any] = {
+    "plain": de.embedding_lookup,
+    "unique": de.embedding_lookup_unique,
+    "sparse": lambda table, ids: de.embedding_lookup_sparse(
+        table, tf.SparseTensor(tf.zeros([1, 2], tf.int64), ids, [1, 1]), None
+    ),
+    "ragged": lambda table, ids: (
+        de.embedding_lookup(
+            table, tf.RaggedTensor.from_row_splits(ids, [0, 1], validate=False)
+        ).flat_values
+    ),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_lookups_are_on_the_device_of_their_ids(lookup: str) -> None:
+    with tf.Graph().as_default():
+        table = de.get_variable("table", dim=DIM, devices=["/job:ps/task:0", "/job:ps/task:1"])
+        with tf.device("/job:worker/task:1"):
+            ids = tf.identity(tf.constant([1], tf.int64))
+        with tf.device("/job:worker/task:2"):
+            assert "/task:1" in LOOKUPS[lookup](table, ids).device
+        with tf.device("/job:worker/task:2"):
+            assert "/task:2" in LOOKUPS[lookup](table, tf.constant([1], tf.int64)).device

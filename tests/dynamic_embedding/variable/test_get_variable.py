@@ -148,11 +148,12 @@ def test_a_class_is_an_initializer_without_arguments(name: str) -> None:
 
 
 def test_tensors_of_a_graph_as_initializers(session: v1.Session) -> None:
-    variable = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
-    with pytest.raises(ValueError, match="initializer"):
-        de.get_variable("v", dim=2)
-    # The values of symbolic tensors are not known.
-    again = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
+    with v1.variable_scope("scope", reuse=v1.AUTO_REUSE):
+        variable = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
+        with pytest.raises(ValueError, match="initializer"):
+            de.get_variable("v", dim=2)
+        # The values of symbolic tensors are not known.
+        again = de.get_variable("v", dim=2, initializer=tf.constant([1.0, 2.0]))
     assert again is variable
 
 
@@ -194,6 +195,19 @@ def test_scopes_that_reuse(session: v1.Session, reuse: Any) -> None:
         again = de.get_variable("v", dim=2)
     assert again is variable
     assert session.run(again.lookup([5])).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("reuse", [None, False], ids=["None", "False"])
+@pytest.mark.parametrize("scope", ["scope", ""], ids=["scope", "root"])
+def test_scopes_that_do_not_reuse(session: v1.Session, scope: str, reuse: Any) -> None:
+    """As for `tf.compat.v1.get_variable`; eagerly, and in functions, there is no such check."""
+    for get in (de.get_variable, lambda name: v1.get_variable(f"dense_{name}", [1])):
+        with v1.variable_scope(scope, reuse=reuse):
+            get("v")
+            with pytest.raises(ValueError, match=r"already exists(.|\n)*AUTO_REUSE"):
+                get("v")
+        with v1.variable_scope(scope, reuse=reuse), pytest.raises(ValueError, match="exists"):
+            get("v")
 
 
 @pytest.mark.parametrize("reuse", [True, v1.AUTO_REUSE], ids=["True", "AUTO_REUSE"])

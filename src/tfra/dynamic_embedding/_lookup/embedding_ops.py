@@ -7,7 +7,7 @@ from typing import Any
 
 from tfra.dynamic_embedding._lookup.pooling import FUSED_COMBINERS, Bags
 from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._platform.tf import on_device_of, tf
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper
 from tfra.dynamic_embedding._variable.shadows import only_one, shadow_of
 from tfra.dynamic_embedding._variable.variable import Variable
@@ -60,7 +60,8 @@ def embedding_lookup(
         return params.lookup(ids)
     shadow = shadow_of(params)
     ids = arguments.keys_tensor(ids, shadow.params.key_dtype)
-    rows = shadow.lookup(ids, max_norm=max_norm)
+    with on_device_of(ids):
+        rows = shadow.lookup(ids, max_norm=max_norm)
     return (rows, shadow) if return_trainable else rows
 
 
@@ -94,10 +95,11 @@ def embedding_lookup_unique(
         params = shadow_of(params)
     variable = params if isinstance(params, Variable) else params.params
     ids = arguments.keys_tensor(ids, variable.key_dtype)
-    unique, numbers = tf.unique(tf.reshape(ids, [-1]))
-    rows = embedding_lookup(params, unique, max_norm=max_norm)
-    rows = tf.gather(rows, tf.reshape(numbers, tf.shape(ids)))
-    rows = tf.ensure_shape(rows, ids.shape.concatenate([variable.dim]))
+    with on_device_of(ids):
+        unique, numbers = tf.unique(tf.reshape(ids, [-1]))
+        rows = embedding_lookup(params, unique, max_norm=max_norm)
+        rows = tf.gather(rows, tf.reshape(numbers, tf.shape(ids)))
+        rows = tf.ensure_shape(rows, ids.shape.concatenate([variable.dim]))
     return (rows, params) if return_trainable else rows
 
 
@@ -181,8 +183,10 @@ def _lookup_bags(
             f"`combiner`: expected one of {', '.join(FUSED_COMBINERS)}, received {combiner!r}"
         )
     shadow = shadow_of(params)
-    bags = _bags(sp_ids, sp_weights, shadow.params.key_dtype)
-    rows = bags.lookup(shadow, combiner, max_norm=max_norm)
+    ragged = isinstance(sp_ids, tf.RaggedTensor)
+    with on_device_of(sp_ids.flat_values if ragged else sp_ids.values):
+        bags = _bags(sp_ids, sp_weights, shadow.params.key_dtype)
+        rows = bags.lookup(shadow, combiner, max_norm=max_norm)
     return (rows, shadow) if return_trainable else rows
 
 

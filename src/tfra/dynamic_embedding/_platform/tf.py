@@ -6,6 +6,7 @@ use its public API.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,27 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.saved_model.save_context import in_save_context
+from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 from tensorflow.python.trackable.resource import RestoredResource
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
-from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
 
 __all__ = [
     "ANONYMOUS",
     "SAVE_FOR_CHECKPOINT",
+    "VARIABLE_VALUE_KEY",
     "AutoTrackable",
     "ResourceVariable",
-    "VARIABLE_VALUE_KEY",
     "RestoredResource",
     "Saveable",
     "TensorToSave",
     "eager_mode",
     "in_control_flow",
+    "in_finalized_graph",
     "in_plain_graph",
     "in_saved_model",
     "is_in_while_loop",
     "load_as",
+    "on_device_of",
     "ops",
     "tape_may_record",
     "tf",
@@ -129,9 +132,21 @@ def in_plain_graph() -> bool:
     return not tf.executing_eagerly() and not tf.inside_function()
 
 
+def in_finalized_graph() -> bool:
+    """Whether no op can be added here, as in a `tf.compat.v1.train.MonitoredSession`."""
+    return in_plain_graph() and bool(tf.compat.v1.get_default_graph().finalized)
+
+
 def in_control_flow() -> bool:
     """Whether ops are added to a branch or loop of TF1 style. Its tensors can't be used outside."""
     return tf.compat.v1.get_default_graph()._get_control_flow_context() is not None
+
+
+def on_device_of(tensor: tf.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """A context that places the ops of a graph of TF1 style on the device of a tensor."""
+    if in_plain_graph() and tensor.device:
+        return tf.device(tensor.device)
+    return contextlib.nullcontext()
 
 
 def in_saved_model() -> bool:

@@ -16,7 +16,7 @@ from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, Slo
 from tfra.dynamic_embedding._tf1.graph_shadow import GraphTrainableWrapper, updating_tables
 from tfra.dynamic_embedding._training.row_gradients import sum_gradients
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper
-from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
+from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable, shadow_around
 from tfra.dynamic_embedding._training.slot_variables import TableOptimizer
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
@@ -115,13 +115,11 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     bp_v2 = False
 
     def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Computes gradients. For a `ShadowVariable`, a tape needs the variable that it wraps."""
-        if var_list is None:
-            return super().compute_gradients(loss, var_list, *args, **kwargs)
-        shadows = {id(v.value): v for v in var_list if isinstance(v, ShadowVariable)}
-        plain = [v.value if isinstance(v, ShadowVariable) else v for v in var_list]
-        computed = super().compute_gradients(loss, plain, *args, **kwargs)
-        return [(gradient, shadows.get(id(v), v)) for gradient, v in computed]
+        """Computes gradients. In place of a `ShadowVariable`, TensorFlow sees the one it wraps."""
+        if var_list is not None:
+            var_list = [v.value if isinstance(v, ShadowVariable) else v for v in var_list]
+        computed = super().compute_gradients(loss, var_list, *args, **kwargs)
+        return [(gradient, shadow_around(v)) for gradient, v in computed]
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of all slots, including those in tables."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
                 autocast=False,
                 name=re.sub(r"[/:]", "_", name),
             )
+        _shadows_of_variables[id(self.value)] = self
         self.trainable = trainable and params.trainable  # It may become so later.
         self._params = lambda: params
         params.shadows[name] = self
@@ -244,6 +246,18 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             "is given (`layer.trainable_variables`)?",
             stacklevel=4,
         )
+
+
+# By the id of the variable of TensorFlow that a shadow wraps.
+_shadows_of_variables: weakref.WeakValueDictionary[int, ShadowVariable] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def shadow_around(variable: Any) -> Any:
+    """Returns the shadow that wraps a variable of TensorFlow, or if none does, the variable."""
+    shadow = _shadows_of_variables.get(id(variable))
+    return shadow if shadow is not None and shadow.value is variable else variable
 
 
 def check_params(params: Any) -> None:

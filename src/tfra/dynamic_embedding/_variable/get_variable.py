@@ -39,8 +39,9 @@ def get_variable(
 ) -> Variable:
     """Gets a `Variable` object with this name if it exists, or creates a new one.
 
-    The name of the current `tf.compat.v1.variable_scope` is put before `name`. The `reuse` of the
-    scope has no effect.
+    The name of the current `tf.compat.v1.variable_scope` is put before `name`. In graphs of
+    TensorFlow 1, the `reuse` of the scope says whether the variable may exist: if it is False,
+    which it is unless you set it, a second call for a name is an error.
 
     Example:
     >>> first = tfra.dynamic_embedding.get_variable("films", dim=8)
@@ -71,7 +72,8 @@ def get_variable(
         A `Variable` object.
 
     Raises:
-        ValueError: If the variable exists and was made with other arguments.
+        ValueError: If the variable exists and was made with other arguments, or its scope in a
+            graph does not reuse variables.
     """
     del short_file_name
     with _lock:
@@ -114,6 +116,12 @@ def _get_or_create(name: str, **arguments: Any) -> Variable:
         variables = [v for v in collected if isinstance(v, Variable)]
         existing = next((v for v in variables if v.requested_name == name), None)
     if existing is not None:
+        if graph is not None and scope.reuse is False:
+            raise ValueError(
+                f"Variable {name} already exists, and the variable scope has reuse=False. To get "
+                "the existing one, expected tf.compat.v1.variable_scope(..., reuse=True) or "
+                "reuse=tf.compat.v1.AUTO_REUSE. Received: a second `get_variable` of the name."
+            )
         _require_same(existing, arguments)
         return existing
     variable = Variable(name=name, **arguments)

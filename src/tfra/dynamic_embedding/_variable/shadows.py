@@ -34,9 +34,13 @@ def shadow_of(params: Any) -> TrainableWrapper:
             if graph is None:
                 found = ShadowVariable(params, name)
             else:
+                # Programs select trainable variables by the scope in which they made the lookup.
+                scope = tf.compat.v1.get_variable_scope().name
+                if scope and not name.startswith(f"{scope}/"):
+                    name = f"{scope}/{name}"
                 # A device function may place variables elsewhere. The shadow belongs on the worker
                 # that makes the lookups.
-                with tf.init_scope(), tf.device(None):
+                with tf.init_scope(), tf.device(None), tf.compat.v1.name_scope(None):
                     found = GraphTrainableWrapper(params, name)
             found._params = weakref.ref(params)  # The Variable holds its shadow, not the reverse.
             params.shadow_of_graph[graph] = found

@@ -23,6 +23,7 @@ from tfra.dynamic_embedding._platform.tf import (
     VARIABLE_VALUE_KEY,
     AutoTrackable,
     Saveable,
+    in_finalized_graph,
     in_plain_graph,
     load_as,
     tf,
@@ -203,6 +204,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self.shadow_of_graph = self._no_dependency({})
         self.shadows = self._no_dependency(weakref.WeakValueDictionary())
         self.v1_optimizers = itertools.count()
+        self._size_ops = self._no_dependency({})  # By the index of a table; None for all.
         self._add_to_graph()
 
     def _use(self, partitions: Partitions, policy: Any) -> None:
@@ -242,6 +244,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
                 collect(GraphKeys.TRAINABLE_DYNAMIC_EMBEDDING_VARIABLES, self)
             if self.checkpoint:
                 collect(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, self._saveable())
+            self._size_ops.update({None: self.size()})
+            self._size_ops.update({i: self.size(i) for i in range(self.shard_num)})
 
     # --- Attributes.
 
@@ -432,7 +436,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
         """Returns the number of keys in the index-th table of this Variable.
 
-        If `index` is None, returns the total size of the Variable.
+        If `index` is None, returns the total size of the Variable. If the graph is finalized, as in
+        a `tf.compat.v1.train.MonitoredTrainingSession`, returns a tensor that it already has.
 
         Args:
             index: The index of a table (optional).
@@ -445,11 +450,13 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             TypeError: If the index is not an integer.
             ValueError: If there is no table of that index.
         """
+        if index is not None:
+            index = arguments.integer(index, "index", 0, self.shard_num - 1)
+        if index in self._size_ops and in_finalized_graph():
+            return self._size_ops[index]
         if index is None and self.shard_num > 1:
             return tf.add_n([table.size() for table in self.tables], name=name)
-        index = 0 if index is None else index
-        index = arguments.integer(index, "index", 0, self.shard_num - 1)
-        return self.tables[index].size(name=name)
+        return self.tables[index or 0].size(name=name)
 
     # --- The interface for shadows and optimizers: see `TrainedVariable`.
 
