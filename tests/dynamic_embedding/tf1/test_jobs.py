@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,20 @@ def test_a_monitored_session_trains_and_continues(tmp_path: Path, devices: Any) 
     assert [Path(path).name for path in kept] == ["model.ckpt-5", "model.ckpt-6"]
 
 
+def test_a_trainable_that_was_looked_up_in_a_branch_is_read_in_a_finalized_graph() -> None:
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        table = de.get_variable("table", dim=DIM)
+        tf.cond(
+            v1.placeholder_with_default(True, []),
+            lambda: de.embedding_lookup(table, [1]),
+            lambda: tf.ones([1, DIM]),
+        )
+        [trainable] = v1.trainable_variables()
+        session.run(v1.local_variables_initializer())
+        graph.finalize()
+        assert session.run(trainable).shape == trainable.shape == (1, DIM)
+
+
 SAVERS: dict[str, Any] = {
     "all": lambda model: None,
     "variables": lambda model: [model.users, model.items, model.step],
@@ -163,6 +178,76 @@ def test_savers_of_tables_by_name(tmp_path: Path) -> None:
         assert [rows.tolist() for rows in found] == [[[3.0, 4.0]], [[5.0, 6.0]]]
         saved = {name.partition("-")[0] for name, _ in tf.train.list_variables(path)}
         assert saved == set(names)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "one table": {},
+    "partitions": {"devices": TWO},
+    "computed rows": {"initializer": tf.ones},
+    "bounded": {"kv_creator": de.HkvHashTableCreator()},
+    "policy": {"restrict_policy": de.TimestampRestrictPolicy},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_update_op_stores_the_rows_that_were_looked_up(kind: str) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = de.get_variable("table", **{"dim": DIM, "initializer": 1.0, **KINDS[kind]})
+        ids = v1.placeholder(tf.int64)
+        rows, trainable = de.embedding_lookup(table, ids, return_trainable=True)
+        optimizer = wrapped(v1.train.GradientDescentOptimizer(0.5))
+        step = optimizer.minimize(tf.reduce_sum(rows), var_list=[trainable])
+        store, size, found = trainable.update_op(), table.size(), table.lookup([1, 2, 3])
+        with tf.control_dependencies([step]):
+            trained_and_stored = trainable.update_op()
+        session.run(v1.global_variables_initializer())
+        session.run(store, {ids: [[1, 2], [2, 2]]})
+        assert session.run(size) == 2
+        session.run(trained_and_stored, {ids: 2})
+        session.run(store, {ids: [2, 3]})
+        assert session.run(size) == 3
+        assert session.run(found)[:, 0].tolist() == [1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "where"),
+    [
+        *(("tf.compat.v1", where) for where in ("graph", "eager", "function")),
+        *(("Keras", where) for where in ("eager", "function")),  # It has no op for a Session.
+    ],
+)
+@pytest.mark.parametrize("form", ["trainable", "lookup"])
+def test_minimize_of_a_function(form: str, optimizer: str, where: str) -> None:
+    context = tf.Graph().as_default() if where == "graph" else contextlib.nullcontext()
+    with context:
+        table = de.Variable(dim=DIM, initializer=1.0)
+        ids = tf.constant([3, 4, 3], tf.int64)
+        _, var = de.embedding_lookup(table, ids, return_trainable=True)
+        if optimizer == "Keras":
+            minimize = wrapped(tf.keras.optimizers.SGD(0.125)).minimize
+        else:
+            minimize = wrapped(v1.train.GradientDescentOptimizer(0.125)).minimize
+
+        def loss() -> tf.Tensor:
+            if form == "lookup":
+                return tf.reduce_sum(de.embedding_lookup(table, ids) ** 2)
+            if where == "function":
+                de.embedding_lookup(table, ids)
+            return 0.5 * var * var + tf.square(var) / 2
+
+        def step() -> Any:
+            return minimize(loss, var_list=[var])
+
+        if where == "graph":
+            train, read = step(), table.lookup([3, 4, 5])
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                session.run(train)
+                rows = session.run(read)
+        else:
+            (step if where == "eager" else tf.function(lambda: (step(), tf.ones([]))[1]))()
+            rows = table.lookup([3, 4, 5]).numpy()
+    assert rows.tolist() == [[0.5, 0.5], [0.75, 0.75], [1.0, 1.0]]
 
 
 def test_layers_train_with_the_variables_of_the_graph() -> None:

@@ -193,17 +193,21 @@ def test_a_trainable_knows_the_last_lookup() -> None:
     table = de.Variable(dim=2, initializer=1.0)
     trainable = table.get_trainable_by_name("any")
     assert trainable.ids is None
-    with pytest.raises(ValueError, match="expected one before this"):
-        trainable.prefetch_values()
+    for read in (trainable.prefetch_values, trainable.update_op):
+        with pytest.raises(ValueError, match="expected one before this"):
+            read()
+    assert trainable.read_value().shape == trainable.shape == trainable.get_shape() == (0, 2)
     rows, same = de.embedding_lookup(table, [[3], [4]], return_trainable=True, name="any")
     assert same is trainable
     assert rows.shape == [2, 1, 2]
     assert trainable.ids.numpy().tolist() == [3, 4]
-    assert trainable.update_op() is None
+    assert trainable.size() == 0
     table.upsert([3], [[6.0, 8.0]])
+    assert trainable.update_op() is None
     assert trainable.read_value().numpy().tolist() == [[6.0, 8.0], [1.0, 1.0]]
     assert trainable.prefetch_values(update=True).numpy().tolist() == [[6.0, 8.0], [1.0, 1.0]]
-    assert trainable.size() == 1
+    assert trainable.size() == 2
+    assert table.lookup([3, 4]).numpy().tolist() == [[6.0, 8.0], [1.0, 1.0]]
     de.embedding_lookup_sparse(table, tf.sparse.from_dense(tf.constant([[7]], tf.int64)), None)
     assert trainable.ids.numpy().tolist() == [7]
     with pytest.raises(TypeError, match="expected a string"):
@@ -256,17 +260,20 @@ def test_ids_of_functions_stay_there() -> None:
         here, rows = trainable.ids, trainable.read_value()
 
         def branch() -> tf.Tensor:
-            assert trainable.ids is None
-            with pytest.raises(ValueError, match="Use what the lookup returned"):
-                trainable.read_value()
-            return tf.ones([])
+            outer = trainable.read_value()
+            de.embedding_lookup(table, tf.concat([ids, ids], 0))
+            return tf.reduce_sum(outer) + 100.0 * tf.reduce_sum(trainable.read_value())
 
-        tf.cond(tf.size(ids) > 0, branch, lambda: tf.ones([]))
-        return here, rows
+        total = tf.cond(tf.size(ids) > 0, branch, lambda: tf.ones([]))
+        return here, rows, total, trainable.ids
 
-    ids, rows = lookup(tf.constant([[1]], tf.int64))
+    ids, rows, total, after = lookup(tf.constant([[1]], tf.int64))
     assert (ids.numpy().tolist(), rows.numpy().tolist()) == ([1], [[4.0, 4.0]])
+    assert (float(total), after.numpy().tolist()) == (1608.0, [1])
     assert trainable.ids is None
+    assert trainable.read_value().shape == (0, 2)
+    with pytest.raises(ValueError, match="Use what the lookup returned"):
+        trainable.update_op()
     de.embedding_lookup(table, [5])
     lookup(tf.constant([[1, 2]], tf.int64))
     assert trainable.ids.numpy().tolist() == [5]

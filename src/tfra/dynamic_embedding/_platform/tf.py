@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ __all__ = [
     "Saveable",
     "TensorToSave",
     "eager_mode",
+    "enclosing_graphs",
     "in_control_flow",
     "in_finalized_graph",
     "in_plain_graph",
@@ -154,13 +156,16 @@ def in_saved_model() -> bool:
     return bool(in_save_context())
 
 
+def enclosing_graphs(graph: Any) -> Iterator[Any]:
+    """Yields a graph, unless it is None, and those around it, whose tensors it can use."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
 def is_in_while_loop(graph: Any) -> bool:
     """Whether a graph is the body of a tf.while_loop, or a function within one."""
-    while graph is not None:
-        if isinstance(graph, WhileBodyFuncGraph):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
+    return any(isinstance(each, WhileBodyFuncGraph) for each in enclosing_graphs(graph))
 
 
 def tape_may_record() -> bool:

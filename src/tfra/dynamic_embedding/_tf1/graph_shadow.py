@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 from tfra.dynamic_embedding._platform.tf import (
     ResourceVariable,
@@ -23,6 +24,8 @@ updating_tables = threading.local()
 class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]
     """The shadow of a `Variable` in a graph of TF1 style, among its trainable variables."""
 
+    _rows: tf.Tensor | None = None  # Of the last lookup.
+
     def __init__(self, params: TrainedVariable, name: str) -> None:
         keys = tf.compat.v1.GraphKeys
         collections = [keys.LOCAL_VARIABLES]
@@ -37,7 +40,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         )
         self._params = lambda: params
         self.max_norm = None
-        self._rows: tf.Tensor | None = None
+        self._ids_in_graphs = weakref.WeakKeyDictionary()
 
     def records(self) -> bool:
         """Whether gradients can be taken of lookups that are made now."""
@@ -70,10 +73,14 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     def value(self) -> tf.Tensor:
         """Returns the rows of the last lookup, `[n, dim]`; before the first, reads the variable."""
-        return self.read_value() if self._rows is None else self._rows
+        if self._rows is None:
+            return self.read_value()
+        if tape_may_record() and not in_control_flow():
+            return self.read_value()  # The tape did not see the last lookup.
+        return self._rows
 
     def _as_graph_element(self) -> tf.Tensor:
-        return self.value()
+        return super()._as_graph_element() if self._rows is None else self._rows
 
     def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
         """Looks up the rows of `ids`. Without `ids`, and in branches, reads the variable itself.
@@ -82,9 +89,18 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
             do_prefetch: Not used: rows are read and updated in place.
         """
         # TensorFlow reads variables in a branch when it makes moving averages of them.
-        if self.ids is None or in_control_flow():
-            return ResourceVariable.read_value(self)
-        return super().read_value(do_prefetch)
+        return self.read_variable() if in_control_flow() else super().read_value(do_prefetch)
+
+    def read_variable(self) -> tf.Tensor:
+        """Reads the variable itself, which has one row of zeros."""
+        return ResourceVariable.read_value(self)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of `value`. Optimizers, which make slots of this shape, see one row."""
+        if self._rows is None or vars(updating_tables).get("now"):
+            return super().shape
+        return self._rows.shape
 
     @property
     def constraint(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfra.dynamic_embedding._platform.tf import (
+    enclosing_graphs,
     in_control_flow,
     in_plain_graph,
     ops,
@@ -29,8 +30,9 @@ class TrainableWrapper:
     name: Any  # Of the variable that it is besides.
     max_norm: float | None
     _params: Callable[[], TrainedVariable | None]
-    _ids: tf.Tensor | None = None
-    _ids_in_function: weakref.ref[tf.Tensor] | None = None  # It lives as long as its graph.
+    _ids: tf.Tensor | None = None  # Of the last eager lookup.
+    # Of the last lookup in each graph. The tensors live as long as their graphs.
+    _ids_in_graphs: weakref.WeakKeyDictionary[Any, weakref.ref[tf.Tensor]]
 
     @property
     def params(self) -> TrainedVariable:
@@ -68,7 +70,7 @@ class TrainableWrapper:
     # What programs ask of the shadow that `embedding_lookup` returned for this lookup.
 
     def note_lookup(self, ids: tf.Tensor, rows: tf.Tensor | None = None) -> None:
-        """Remembers the keys of a lookup. Those in functions and branches are known there only.
+        """Remembers the keys of a lookup. Keys in functions and branches are known there only.
 
         Args:
             ids: The keys.
@@ -77,26 +79,27 @@ class TrainableWrapper:
         del rows
         if tf.executing_eagerly():
             self._ids = ids
-        elif tf.inside_function():
-            self._ids_in_function = weakref.ref(ids)
-        elif not in_control_flow():
+            return
+        if in_control_flow():
+            return
+        if in_plain_graph():  # Programs read `ids` after such a graph was finalized.
             with tf.name_scope(f"{self.params.name}_ids"):
-                self._ids = tf.reshape(ids, [-1])
+                ids = tf.reshape(ids, [-1])
+        self._ids_in_graphs[tf.compat.v1.get_default_graph()] = weakref.ref(ids)
 
     @property
     def ids(self) -> tf.Tensor | None:
         """The keys of the last lookup, a vector; None if there was none here.
 
-        In a function these are the keys of its own last lookup.
+        In a function these are the keys of its own last lookup. In a branch or loop without a
+        lookup, they are those of the function.
         """
         ids = self._ids
-        if tf.inside_function():
-            ids = self._ids_in_function() if self._ids_in_function is not None else None
-            if ids is None or ids.graph is not tf.compat.v1.get_default_graph():
-                return None
-        if ids is None or in_plain_graph():
-            return ids
-        return tf.reshape(ids, [-1])
+        if not tf.executing_eagerly():
+            graphs = enclosing_graphs(tf.compat.v1.get_default_graph())
+            known = (self._ids_in_graphs.get(graph) for graph in graphs)
+            ids = next((reference() for reference in known if reference is not None), None)
+        return ids if ids is None or ids.shape.rank == 1 else tf.reshape(ids, [-1])
 
     def prefetch_values(self, update: bool = False) -> tf.Tensor:
         """Looks up the rows of `ids` as they are now, of shape `[n, dim]`.
@@ -108,6 +111,40 @@ class TrainableWrapper:
             ValueError: If there are no `ids`.
         """
         del update
+        return self.lookup(self._known_ids())
+
+    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
+        """Looks up the rows of `ids`. If there are none here, reads the variable itself.
+
+        Args:
+            do_prefetch: Not used: rows are read and updated where they are.
+        """
+        del do_prefetch
+        ids = self.ids
+        return self.read_variable() if ids is None else self.lookup(ids)
+
+    def transform(self, result: tf.Tensor) -> tf.Tensor:
+        """Returns rows, clipped to `max_norm`."""
+        return _clip(result, self.max_norm)
+
+    def update_op(self, v0: Any = None) -> Any:
+        """Stores the rows of `ids` that are missing, with their initial values.
+
+        Other rows do not change: optimizers update them where they are.
+
+        Args:
+            v0: Not used.
+
+        Returns:
+            None, or in a graph an op.
+
+        Raises:
+            ValueError: If there are no `ids`.
+        """
+        del v0
+        return self.params.store_new(self._known_ids())
+
+    def _known_ids(self) -> tf.Tensor:
         ids = self.ids
         if ids is None:
             raise ValueError(
@@ -115,31 +152,7 @@ class TrainableWrapper:
                 "one before this, in the same function or outside of all. Use what the lookup "
                 "returned."
             )
-        return self.lookup(ids)
-
-    def read_value(self, do_prefetch: bool = True) -> tf.Tensor:
-        """Does what `prefetch_values` does.
-
-        Args:
-            do_prefetch: Not used: rows are read and updated where they are.
-        """
-        return self.prefetch_values(do_prefetch)
-
-    def transform(self, result: tf.Tensor) -> tf.Tensor:
-        """Returns rows, clipped to `max_norm`."""
-        return _clip(result, self.max_norm)
-
-    def update_op(self, v0: Any = None) -> Any:
-        """Does nothing: optimizers update rows where they are, and have none to write back.
-
-        Args:
-            v0: Not used.
-
-        Returns:
-            None, or in a graph an op.
-        """
-        del v0
-        return None if tf.executing_eagerly() else tf.no_op()
+        return ids
 
     def size(self) -> tf.Tensor:
         """Returns the number of keys of the `Variable`."""
@@ -155,6 +168,10 @@ class TrainableWrapper:
     def is_training(training: bool | None) -> bool:
         """Returns what was said, or whether gradients are being recorded here."""
         return tape_may_record() or in_plain_graph() if training is None else bool(training)
+
+    def read_variable(self) -> tf.Tensor:
+        """Reads the variable that stands for the rows and has none of them."""
+        raise NotImplementedError
 
     def records(self) -> bool:
         """Whether gradients may be taken of lookups here and now."""

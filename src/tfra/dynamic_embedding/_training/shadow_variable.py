@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         self._params = lambda: params
         params.shadows[name] = self
         self.max_norm = max_norm
+        self._ids_in_graphs = weakref.WeakKeyDictionary()
         self._lookups = 0
         self._traced = False  # Whether some of them were in a function.
         self._steps = 0
@@ -183,8 +185,16 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         self._note_lookup()
         return self.value.handle
 
-    # Optimizers of tf.compat.v1 ask variables for these two.
+    def read_variable(self) -> tf.Tensor:
+        """Reads the variable, which has no rows: its shape is `[0, dim]`."""
+        return self.value.read_value()
+
+    # Optimizers of tf.compat.v1 ask variables for these.
     _in_graph_mode = False
+
+    def get_shape(self) -> tf.TensorShape:
+        """Returns the shape of the variable without rows, as `shape` does."""
+        return tf.TensorShape(self.shape)
 
     @property
     def device(self) -> str:
@@ -246,6 +256,21 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             "is given (`layer.trainable_variables`)?",
             stacklevel=4,
         )
+
+
+def _of_rows(operator: str) -> Callable[..., Any]:
+    def apply(self: ShadowVariable, *others: Any) -> Any:
+        return getattr(tf.convert_to_tensor(self), operator)(*others)
+
+    return apply
+
+
+# To operators of Python, too, a shadow is the rows of its last lookup.
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    setattr(ShadowVariable, f"__{_name}__", _of_rows(f"__{_name}__"))
+    setattr(ShadowVariable, f"__r{_name}__", _of_rows(f"__r{_name}__"))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge", "getitem"):
+    setattr(ShadowVariable, f"__{_name}__", _of_rows(f"__{_name}__"))
 
 
 # By the id of the variable of TensorFlow that a shadow wraps.

@@ -102,6 +102,10 @@ class TrainedVariable(abc.ABC):
         """Takes one step of an update rule of the engine."""
 
     @abc.abstractmethod
+    def store_new(self, keys: tf.Tensor) -> Any:
+        """Inserts missing keys that admission lets in, with their initial rows."""
+
+    @abc.abstractmethod
     def update_rows(
         self,
         keys: tf.Tensor,

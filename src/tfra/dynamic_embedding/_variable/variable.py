@@ -557,6 +557,10 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         """Takes one step of an update rule of the engine; see `TableTraining.apply_gradients`."""
         return self._training.apply_gradients(keys, gradients, **options)
 
+    def store_new(self, keys: tf.Tensor) -> Any:
+        """Inserts missing keys that admission lets in, with their initial rows."""
+        return self._training.store_new(keys)
+
     def update_rows(
         self,
         keys: tf.Tensor,

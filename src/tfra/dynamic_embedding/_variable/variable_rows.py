@@ -84,12 +84,11 @@ class VariableRows:
         return pool_rows(rows, row_splits, weights, combiner, max_norm)
 
     def store_new(self, keys: tf.Tensor) -> Any:
-        """Inserts missing keys that admission lets in, with rows that the user's function makes."""
+        """Inserts missing keys that admission lets in, with their initial rows."""
         return self._lookup_and_store(keys)[1]
 
     def _lookup_and_store(self, keys: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        values, exists = self._partitions.read("lookup", keys, return_exists=True)
-        values = self._fill_missing(self._computed, keys, values, exists)
+        values, exists = self.lookup(keys, return_exists=True)
         return values, self._store_missing(keys, values, exists)
 
     def _fill_missing(

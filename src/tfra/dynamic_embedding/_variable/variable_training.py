@@ -61,6 +61,10 @@ class VariableTraining:
             )
         return self._tell_policy(keys, written)
 
+    def store_new(self, keys: tf.Tensor) -> Any:
+        """Inserts missing keys that admission lets in, with their initial rows."""
+        return self._tell_policy(keys, self._rows.store_new(keys))
+
     @contextlib.contextmanager
     def _update_of(self, keys: tf.Tensor) -> Iterator[str]:
         """Prepares the tables for an update, whose ops go into this context.
