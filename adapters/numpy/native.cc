@@ -82,19 +82,20 @@ class NativeTable {
     return nb::none();
   }
 
-  // Values and slots together: each row is read as a whole.
-  void LookupRows(const KeysArgument& keys_argument, const OutBytes& values,
-                  const OutBytes& slots) {
+  // Values and slots together: each row is read as a whole. Returns (slots, rule of the slots).
+  nb::tuple LookupRows(const KeysArgument& keys_argument, const OutBytes& values) {
     const auto table = use();
     const Keys keys(keys_argument);
     const size_t value_bytes = dim() * SizeOf(type());
     const size_t slot_bytes = table->slot_elements() * SizeOf(ComputeType(type()));
     RequireBytes(values.size(), keys.size() * value_bytes, "values");
-    RequireBytes(slots.size(), keys.size() * slot_bytes, "slots");
+    const size_t bytes = keys.size() * slot_bytes;
+    auto slots = std::make_unique_for_overwrite<uint8_t[]>(bytes);
     RunInParts(*table, keys.size(), [&](size_t begin, size_t end) {
       return table->Lookup(keys.part(begin, end), {}, values.data() + begin * value_bytes, nullptr,
-                           slot_bytes == 0 ? nullptr : slots.data() + begin * slot_bytes);
+                           slot_bytes == 0 ? nullptr : slots.get() + begin * slot_bytes);
     });
+    return nb::make_tuple(ArrayOf(std::move(slots), bytes), RuleOf(*table));
   }
 
   void Contains(const KeysArgument& keys_argument, const OutBytes& exists) {
@@ -107,14 +108,20 @@ class NativeTable {
     });
   }
 
+  // With slots, `rule` is the one that they belong to.
   void Assign(const KeysArgument& keys_argument, const ValuesArgument& values_argument,
-              const std::optional<InBytes>& slots, const std::optional<InBytes>& metadata,
-              const ScoresArgument& scores_argument) {
+              const std::optional<InBytes>& slots, const std::optional<std::string>& rule,
+              const std::optional<InBytes>& metadata, const ScoresArgument& scores_argument) {
     const auto table = use();
     const Keys keys(keys_argument);
     const KeyScores scores(*table, scores_argument, keys.size());
     const Values values(values_argument, type(), keys.size() * dim(), "values");
     if (slots) {
+      if (rule != RuleOf(*table)) {
+        throw nb::value_error(("`slots`: expected those of the rule that the table has now, " +
+                               RuleOf(*table) + ", received those of " + rule.value_or("no rule"))
+                                  .c_str());
+      }
       RequireBytes(slots->size(),
                    keys.size() * table->slot_elements() * SizeOf(ComputeType(type())), "slots");
     }
@@ -188,14 +195,8 @@ class NativeTable {
   void SetClock(uint32_t now) { use()->upkeep().SetClock(now); }
   nb::dict Stats() const { return DictOf(use()->stats()); }
 
-  nb::list Slots() const {
-    const auto table = use();
-    nb::list list;
-    for (const SlotInfo& slot : table->slots()) {
-      list.append(nb::make_tuple(slot.name, slot.elements));
-    }
-    return list;
-  }
+  // The rule whose slots rows have now, as JSON. Another object may change it between two calls.
+  std::string Rule() const { return RuleOf(*use()); }
 
   // (rows, position, seed, done), with rows as ExportAll returns them.
   nb::tuple Export(size_t max_rows, uint64_t position, uint64_t seed) {
@@ -206,7 +207,7 @@ class NativeTable {
     return nb::make_tuple(RowsOf(*table, &batch), cursor.position, cursor.seed, cursor.done);
   }
 
-  // (keys, values, slots, metadata): arrays of bytes, or lists of bytes objects.
+  // (keys, values, slots, metadata, rule of the slots): arrays of bytes, or lists of bytes objects.
   nb::tuple ExportAll() {
     const auto table = use();
     ExportBatch batch;
@@ -356,8 +357,11 @@ class NativeTable {
 
   static nb::tuple RowsOf(const Table& table, ExportBatch* batch) {
     return nb::make_tuple(KeysOf(table, batch), ValuesOf(table, batch),
-                          ArrayOf(std::move(batch->slots)), NumbersOf(batch->metadata));
+                          ArrayOf(std::move(batch->slots)), NumbersOf(batch->metadata),
+                          RuleOf(table));
   }
+
+  static std::string RuleOf(const Table& table) { return PrintRuleSpec(table.spec().rule); }
 
   // Time and count of each row, one after the other.
   static nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>> NumbersOf(
@@ -421,9 +425,9 @@ NB_MODULE(_native, m) {
       .def("spec", &NativeTable::Spec)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
-      .def("lookup_rows", &NativeTable::LookupRows, "keys"_a, "values"_a, "slots"_a)
+      .def("lookup_rows", &NativeTable::LookupRows, "keys"_a, "values"_a)
       .def("contains", &NativeTable::Contains, "keys"_a, "exists"_a)
-      .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none(),
+      .def("assign", &NativeTable::Assign, "keys"_a, "values"_a, "slots"_a.none(), "rule"_a.none(),
            "metadata"_a.none(), "scores"_a.none())
       .def("accumulate", &NativeTable::Accumulate, "keys"_a, "deltas"_a, "exists"_a,
            "scores"_a.none())
@@ -439,7 +443,7 @@ NB_MODULE(_native, m) {
       .def("clock", &NativeTable::Clock)
       .def("set_clock", &NativeTable::SetClock, "now"_a)
       .def("stats", &NativeTable::Stats)
-      .def("slots", &NativeTable::Slots)
+      .def("rule", &NativeTable::Rule)
       .def("export", &NativeTable::Export, "max_rows"_a, "position"_a, "seed"_a)
       .def("export_all", &NativeTable::ExportAll)
       .def("touch", &NativeTable::Touch, "keys"_a)
@@ -466,16 +470,16 @@ NB_MODULE(_native, m) {
       "spec"_a, "keys"_a, "key_bytes"_a);
   m.def(
       "rule_slots",
-      [](const std::string& rule_json) {
+      [](const std::string& rule_json, int64_t dim) {
         RuleSpec rule;
         Raise(ParseRuleSpec(rule_json, &rule));
         nb::list slots;
         for (const SlotSpec& slot : SlotLayout(rule)) {
-          slots.append(nb::make_tuple(slot.name, slot.scalar));
+          slots.append(nb::make_tuple(StrOf(slot.name), slot.scalar ? 1 : dim));
         }
         return slots;
       },
-      "rule"_a);
+      "rule"_a, "dim"_a);
   nb::list figures;
   for (const StatsField& figure : kStatsFields) figures.append(figure.name);
   m.attr("STATS") = nb::tuple(figures);

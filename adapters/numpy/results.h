@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -148,12 +150,29 @@ nb::list BytesList(const Strings& texts) {
   return list;
 }
 
+// Text of the engine as a str. Bytes that are not UTF-8 become surrogates, as in tfra.TableSpec.
+inline nb::object StrOf(std::string_view text) {
+  PyObject* str =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+  if (str == nullptr) throw nb::python_error();
+  return nb::steal(str);
+}
+
 // An array that owns the vector's memory.
 template <typename T>
 nb::ndarray<nb::numpy, T, nb::ndim<1>> ArrayOf(std::vector<T> vector) {
   auto* owned = new std::vector<T>(std::move(vector));
   nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner);
+}
+
+// The same for `size` bytes.
+inline nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> ArrayOf(std::unique_ptr<uint8_t[]> bytes,
+                                                            size_t size) {
+  uint8_t* data = bytes.get();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  bytes.release();
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {size}, owner);
 }
 
 inline nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> ArrayOf(std::vector<std::byte> vector) {

@@ -160,7 +160,7 @@ class Optimizer:
 
     def slot_names(self) -> tuple[str, ...]:
         """Returns the names of the slots of a row, in their order in memory."""
-        return tuple(name for name, _ in _native.rule_slots(self.rule().to_json()))
+        return tuple(name for name, _ in _native.rule_slots(self.rule().to_json(), dim=1))
 
 
 @dataclass(frozen=True)

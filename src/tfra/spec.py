@@ -73,8 +73,7 @@ class TableSpec:
     @cached_property
     def slots(self) -> dict[str, int]:
         """The number of elements of each optimizer slot of a row, by name, in their order."""
-        slots = _native.rule_slots(self.rule.to_json())
-        return {name: 1 if scalar else self.dim for name, scalar in slots}
+        return dict(_native.rule_slots(self.rule.to_json(), self.dim))
 
     @cached_property
     def value_bytes(self) -> int:

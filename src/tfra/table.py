@@ -142,7 +142,6 @@ class Table(Shown):
         )
         with naming_the_directory():
             self._native = _native.NativeTable(spec.to_json())
-        self._rows.slots = dict(self._native.slots())
         self._params: _native.UpdateParams | None = None  # Of steps as the optimizer has them.
 
     @classmethod
@@ -211,7 +210,6 @@ class Table(Shown):
         key_type = arrays.key_dtype(spec.key_dtype)
         value_type = arrays.value_dtype(spec.value_dtype)
         table._rows = RowFormat(spec.dim, key_type, value_type, spec.metadata)
-        table._rows.slots = dict(native.slots())
         table._initializer, table._seed = spec.initializer, spec.seed
         table._optimizer = known
         table._ttl = table._min_norm = None
@@ -301,8 +299,8 @@ class Table(Shown):
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """The optimizer slots of a row."""
-        return tuple(self._rows.slots)
+        """The optimizer slots of a row now. Another object may change the rule of the table."""
+        return tuple(self._rows.slots(self._native.rule()))
 
     @property
     def step(self) -> int:
@@ -391,14 +389,8 @@ class Table(Shown):
         if self._rows.has_string_values:
             raise TypeError("`lookup_with_slots` needs numbers. Received: a table of strings")
         values = np.empty((*shape, self._rows.dim), self._rows.value_dtype)
-        width = sum(self._rows.slots.values())
-        packed = np.empty((*shape, width), self._rows.slot_dtype)
-        self._native.lookup_rows(flat, arrays.raw_bytes(values), arrays.raw_bytes(packed))
-        slots, first = {}, 0
-        for name, elements in self._rows.slots.items():
-            slots[name] = packed[..., first : first + elements]
-            first += elements
-        return values, slots
+        packed, rule = self._native.lookup_rows(flat, arrays.raw_bytes(values))
+        return values, self._rows.slots_of(packed, rule, shape)
 
     def contains(self, keys: Any) -> NDArray[np.bool_]:
         """Returns which keys have a row, in their shape.
@@ -440,10 +432,11 @@ class Table(Shown):
         """
         flat, shape = self._rows.flat_keys(keys)
         rows = self._rows.flat_values(values, shape)
-        packed = self._rows.flat_slots(slots, shape)
+        rule = None if slots is None else self._native.rule()
+        packed = None if rule is None else self._rows.flat_slots(slots, rule, shape)
         times_and_counts = self._rows.flat_metadata(metadata, shape)
         given = self._bound.scores_of_write(scores, shape)
-        self._native.assign(flat, rows, packed, times_and_counts, given)
+        self._native.assign(flat, rows, packed, rule, times_and_counts, given)
 
     def accum(self, keys: Any, deltas: Any, exists: Any, *, scores: Any = None) -> None:
         """Adds deltas to rows, for writers that share a table.
@@ -573,7 +566,8 @@ class Table(Shown):
 
         Args:
             batch_size: About how many keys a batch has.
-            slots: Whether to yield also the optimizer slots.
+            slots: Whether to yield also the optimizer slots. If another object changes the rule of
+                the table meanwhile, later batches have other slots.
             metadata: Whether to yield also the metadata.
 
         Yields:

@@ -248,14 +248,15 @@ def pack_slots(
 
 
 def unpack_slots(
-    raw: NDArray[np.uint8], widths: Mapping[str, int], dtype: np.dtype[Any]
+    raw: NDArray[np.uint8], widths: Mapping[str, int], dtype: np.dtype[Any], shape: Shape
 ) -> dict[str, NDArray[Any]]:
-    """Converts the bytes of the engine to optimizer slots by name."""
-    if not widths:
-        return {}
-    rows = from_bytes(raw, dtype, sum(widths.values()))
-    ends = np.cumsum(list(widths.values()))
-    return dict(zip(widths, np.split(rows, ends[:-1], axis=1), strict=True))
+    """Converts the bytes of the engine, for keys of this shape, to optimizer slots by name."""
+    rows = raw.view(dtype).reshape(*shape, sum(widths.values()))
+    slots, first = {}, 0
+    for name, width in widths.items():
+        slots[name] = rows[..., first : first + width]
+        first += width
+    return slots
 
 
 def from_bytes(raw: NDArray[np.uint8], dtype: np.dtype[Any], width: int) -> NDArray[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfra import _native
 from tfra._shared import arrays
 
 _INITIAL, _ONE_ROW, _ROW_PER_KEY = range(3)  # The engine's Defaults::Kind.
@@ -27,8 +29,6 @@ class RowFormat:
         metadata: Whether keys have metadata.
 
     Attributes:
-        slots: The number of elements of each optimizer slot of a row, by name. The engine knows
-            them, so they are set after the table was made.
         slot_dtype: The dtype of optimizer slots.
     """
 
@@ -40,7 +40,6 @@ class RowFormat:
         self.value_dtype = value_dtype
         self.metadata = metadata
         self.has_string_values = value_dtype == arrays.STRING
-        self.slots: dict[str, int] = {}
         self.slot_dtype = arrays.compute_dtype(value_dtype)
         self._gradient_dtypes = (self.slot_dtype, value_dtype)
 
@@ -57,13 +56,21 @@ class RowFormat:
         full = (*shape, self.dim)
         return arrays.typed_array(gradients, self._gradient_dtypes, full, "gradients")
 
+    def slots(self, rule: str) -> Mapping[str, int]:
+        """Returns the number of elements of each optimizer slot of rows of this rule, by name."""
+        return _slots_of_rule(rule, self.dim)
+
     def flat_slots(
-        self, slots: Mapping[str, NDArray[Any]] | None, shape: arrays.Shape
+        self, slots: Mapping[str, NDArray[Any]], rule: str, shape: arrays.Shape
     ) -> NDArray[np.uint8] | None:
-        """Returns optimizer slots, for keys of this shape, in the form that the engine takes."""
-        if slots is None:
-            return None
-        return arrays.pack_slots(slots, self.slots, self.slot_dtype, shape)
+        """Returns slots of this rule, for keys of this shape, in the form that the engine takes."""
+        return arrays.pack_slots(slots, self.slots(rule), self.slot_dtype, shape)
+
+    def slots_of(
+        self, packed: NDArray[np.uint8], rule: str, shape: arrays.Shape
+    ) -> dict[str, NDArray[Any]]:
+        """Returns slots of the engine, for keys of this shape, by the names of their rule."""
+        return arrays.unpack_slots(packed, self.slots(rule), self.slot_dtype, shape)
 
     def flat_metadata(self, metadata: Any, shape: arrays.Shape) -> NDArray[np.uint8] | None:
         """Returns metadata, for keys of this shape, in the form that the engine takes.
@@ -110,11 +117,11 @@ class RowFormat:
 
     def batch_of(self, exported: tuple[Any, ...], slots: bool, metadata: bool) -> tuple[Any, ...]:
         """Returns the requested columns of an export of the engine."""
-        keys, values, packed, times_and_counts = exported
+        keys, values, packed, times_and_counts, rule = exported
         keys = self.keys_of(keys)
         batch: list[Any] = [keys, self.values_of(values)]
         if slots:
-            batch.append(arrays.unpack_slots(packed, self.slots, self.slot_dtype))
+            batch.append(self.slots_of(packed, rule, keys.shape))
         if metadata:
             batch.append(times_and_counts.reshape(len(keys), 2 if self.metadata else 0))
         return tuple(batch)
@@ -122,3 +129,8 @@ class RowFormat:
     def no_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Returns the keys and rows of an empty table."""
         return np.empty(0, self.key_dtype), np.empty((0, self.dim), self.value_dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _slots_of_rule(rule: str, dim: int) -> Mapping[str, int]:
+    return dict(_native.rule_slots(rule, dim))

@@ -12,6 +12,13 @@ import tfra
 de = tfra.dynamic_embedding
 
 
+def train(variable: de.Variable, optimizer: keras.optimizers.Optimizer, ids: list[int]) -> None:
+    with tf.GradientTape() as tape:
+        rows, shadow = de.embedding_lookup(variable, ids, return_trainable=True)
+        loss = tf.reduce_sum(rows)
+    optimizer.apply_gradients([(tape.gradient(loss, shadow), shadow)])
+
+
 def test_a_variable_is_read_and_written_by_numpy() -> None:
     variable = de.Variable(dim=2, initializer=-1.0)
     table = tfra.Table.from_handle(variable.tables[0].handle())
@@ -42,11 +49,7 @@ def test_a_rule_that_comes_later_changes_the_table_for_both() -> None:
     variable = de.Variable(dim=2, initializer=0.0)
     variable.upsert([1], [[1.0, 1.0]])
     table = tfra.Table.from_handle(variable.tables[0].handle())
-    optimizer = keras.optimizers.Adagrad(0.5)
-    with tf.GradientTape() as tape:
-        rows, shadow = de.embedding_lookup(variable, [1], return_trainable=True)
-        loss = tf.reduce_sum(rows)
-    optimizer.apply_gradients([(tape.gradient(loss, shadow), shadow)])
+    train(variable, keras.optimizers.Adagrad(0.5), [1])
     assert table.spec.rule.kind == "adagrad"
     np.testing.assert_array_equal(table.lookup([1]), variable.lookup([1]).numpy())
 
@@ -71,6 +74,30 @@ def test_a_step_of_another_rule_takes_the_place_of_the_optimizer() -> None:
         step()
     table.apply_gradients([1], np.ones((1, 2), np.float32))
     assert table.spec.rule.kind == "adam"
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adagrad, keras.optimizers.Ftrl])
+def test_slots_have_the_names_of_the_optimizer_that_trains_now(
+    optimizer: type[keras.optimizers.Optimizer],
+) -> None:
+    variable, ids = de.Variable(dim=2), [1, 2, 3, 4]
+    train(variable, keras.optimizers.Adam(), ids)
+    table = tfra.Table.from_handle(variable.tables[0].handle(), optimizer="adam")
+    former = table.lookup_with_slots(ids)[1]
+    assert table.slot_names == tuple(former) == ("momentum", "velocity")
+    second = optimizer()
+    train(variable, second, ids)
+    expected = {
+        slot.slot_name: slot.lookup(ids).numpy() for slot in variable.get_slot_variables(second)
+    }
+    assert table.slot_names == tuple(table.spec.slots) == tuple(expected)
+    keys, _, exported = table.export(slots=True)
+    for slots, order in ((exported, keys - 1), (table.lookup_with_slots(ids)[1], slice(None))):
+        assert list(slots) == list(expected)
+        for name, slot in slots.items():
+            np.testing.assert_array_equal(slot, expected[name][order])
+    with pytest.raises(ValueError, match="`slots` must be"):
+        table.upsert(ids, np.zeros((4, 2), np.float32), slots=former)
 
 
 def test_a_table_outlives_the_variable_that_made_it() -> None:

@@ -72,8 +72,8 @@ class EngineRule:
     def slots(self) -> tuple[Slot, ...]:
         """The slots of a row. Only the engine knows their initial values."""
         return tuple(
-            Slot(name, 1 if scalar else self.dim, initial=math.nan)
-            for name, scalar in _native.rule_slots(self.text())
+            Slot(name, elements, initial=math.nan)
+            for name, elements in _native.rule_slots(self.text(), self.dim)
         )
 
     @property
