@@ -9,10 +9,11 @@
 //    "rule": {"kind": "adam", "amsgrad": false}, "metadata": true}
 //
 // Parsing is strict: a field that is unknown, given twice, of a wrong type or out of range is
-// refused by its name. 64-bit integers are exact. Infinite numbers and NaN are the strings "inf",
-// "-inf" and "nan"; bytes that are not UTF-8 are an object {"hex": "00ff"}. A constant row is a
-// list of `dim` elements, or of one element that all of them are equal to. Numbers that a single
-// optimizer step is told (UpdateParams) are not part of a TableSpec.
+// refused by its name, and so is a byte order mark. 64-bit integers are exact. Infinite numbers and
+// NaN are the strings "inf", "-inf" and "nan"; bytes that are not UTF-8 are an object
+// {"hex": "00ff"}. A constant row is a list of `dim` elements, or of one element that all of them
+// are equal to. Numbers that a single optimizer step is told (UpdateParams) are not part of a
+// TableSpec.
 #pragma once
 
 #include <bit>

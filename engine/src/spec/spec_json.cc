@@ -479,7 +479,7 @@ Json JsonOf(const Tiers& tiers) {
 TableSpec TableSpecOf(const Json& json) {
   Fields fields(json, "");
   const Json& version = fields.Require("version");
-  if (version != kVersion) {
+  if (!version.is_number_integer() || version != kVersion) {
     Refuse("version", std::to_string(kVersion) + ", the only one that this version of tfra reads",
            version);
   }
@@ -538,6 +538,9 @@ class DuplicateCheck {
 template <typename Spec, typename Convert>
 Status Parse(std::string_view text, const char* what, Spec* spec, Convert&& convert) {
   const std::string context = std::string("the JSON text of ") + what + ": ";
+  if (text.starts_with("\xEF\xBB\xBF")) {  // Which the parser would skip.
+    return Status::InvalidArgument(context + "expected JSON, received a byte order mark");
+  }
   try {
     // By reference: the parser copies its callback.
     DuplicateCheck check;

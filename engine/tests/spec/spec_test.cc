@@ -219,6 +219,7 @@ TEST(SpecsNameTheFieldThatIsWrong) {
   for (const auto& [more, message] : wrong) CHECK(Has(Refused(With(more)), message));
   CHECK(Has(Refused(R"({"key_type":"int64"})"), "`version`: expected this field"));
   CHECK(Has(Refused(R"({"version":2})"), "`version`: expected 1"));
+  CHECK(Has(Refused(R"({"version":1.0})"), "`version`: expected 1"));
   CHECK(Has(Refused(R"({"version":1,"key_type":"int16"})"), "`key_type`"));
   CHECK(Has(Refused(R"({"version":1,"key_type":"int64","value_type":"float32","dim":16777217})"),
             "`dim`: expected an integer from 1 to 16777216, received 16777217"));
@@ -231,6 +232,7 @@ TEST(SpecsRefuseTextsThatAreNoSpecs) {
         std::string("{\"a\":") + std::string(100000, '['), std::string("\"adam\"")}) {
     CHECK(!Refused(text).empty());
   }
+  CHECK(Has(Refused("\xEF\xBB\xBF" + With("")), "byte order mark"));
   // A text of many fields is refused before all of them are stored.
   std::string many = "{";
   for (int i = 0; i < 100000; ++i) many += "\"f" + std::to_string(i) + "\":0,";
