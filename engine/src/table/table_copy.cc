@@ -1,5 +1,4 @@
 // Copies a table to one whose rows may have other slots.
-#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -79,12 +78,11 @@ Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                            std::unique_ptr<Table>* copy) try {
   TableSpec other_spec = spec();
   other_spec.rule = rule;
-  other_spec.initial_capacity = std::max(other_spec.initial_capacity, static_cast<int64_t>(size()));
   std::unique_ptr<Table> other;
   TFRA_RETURN_IF_ERROR(Create(other_spec, &other));
   other->scores().SetEpoch(scores().epoch());
   OtherSlots reader(this, *other, keep_slots);
-  TableWriter writer(other.get(), {.mode = WriteOptions::kChange});
+  TableWriter writer(other.get(), {.mode = WriteOptions::kChange, .expected_rows = size()});
   TFRA_RETURN_IF_ERROR(CopyContent(&reader, &writer));
   // Every table is a TableBase.
   static_cast<TableBase*>(other.get())

@@ -100,6 +100,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
   for (KeyType key_type : kKeyTypes) {
     TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 2);
     spec.metadata = true;
+    spec.initial_capacity = 7;
     spec.rule = CustomRule({{"a"}, {"momentum"}, {"velocity", true}});
     std::unique_ptr<Table> table = MakeTable(spec);
     table->upkeep().SetClock(77);
@@ -116,6 +117,7 @@ TEST(CopyWithRuleKeepsValuesAndSharedSlots) {
     CHECK_OK(table->CopyWithRule(adam, true, &copy));
     CHECK_EQ(copy->size(), n);
     CHECK(copy->spec().rule == adam);
+    CHECK_EQ(copy->spec().initial_capacity, 7);
     CHECK(Contents(*copy) == Contents(*table));
     const Rows rows = LookupRows(*copy, keys);
     for (size_t i = 0; i < n; ++i) {
