@@ -5,6 +5,7 @@ The initial row of a key does not depend on the batch, the order, the thread or 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,12 +52,22 @@ class Constant(Initializer):
     >>> table.lookup(7).tolist()
     [1.0, 2.0]
 
+    Constants are equal if their values have equal types and bits, so that NaN equals NaN.
+
     Args:
         value: A number, or a row of `dim` numbers; for tables of strings, a string or `dim`
             strings.
     """
 
     value: float | str | bytes | Sequence[Any] | NDArray[Any] | np.generic
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Constant):
+            return NotImplemented
+        return _content(self.value) == _content(other.value)
+
+    def __hash__(self) -> int:
+        return hash(_content(self.value))
 
 
 @dataclass(frozen=True)
@@ -174,6 +185,17 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
     elif isinstance(initializer, Constant):
         fields["row"] = _constant_row(initializer.value, dtype, dim)
     return fields
+
+
+def _content(value: Any) -> Any:
+    """Returns something hashable that is equal for values of equal types and bits."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        content = _content(array.tolist()) if array.dtype == arrays.STRING else array.tobytes()
+        return array.dtype, array.shape, content
+    if isinstance(value, (list, tuple)):
+        return tuple(_content(element) for element in value)
+    return type(value), struct.pack("d", value) if isinstance(value, float) else value
 
 
 def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:

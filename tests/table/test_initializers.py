@@ -199,3 +199,22 @@ def test_strings_fill_string_rows() -> None:
         table = tfra.Table(2, value_dtype="string", initializer=initializer)
         assert table.lookup(1).tolist() == expected
         assert table.lookup(1, b"d").tolist() == [b"d", b"d"]
+
+
+def test_constants_are_equal_if_their_bits_are() -> None:
+    array = np.array([1.0, 2.0], np.float32)
+    groups: list[list[Any]] = [
+        [1.0, float("1")], [2.0], [1], [True], ["a"], [b"a"], [0.0], [-0.0],
+        [float("nan"), float("nan")], [[1.0, 2.0], (1.0, 2.0)], [[1.0, float("nan")]] * 2,
+        [array, array.copy()], [array.astype(np.float64)], [array.reshape(1, 2)],
+        [np.float32(1)], [np.array(["a", "b"], object), np.array(["a", "b"], object)],
+    ]  # fmt: skip
+    constants = [
+        (number, init.Constant(value)) for number, group in enumerate(groups) for value in group
+    ]
+    for number, one in constants:
+        for other_number, other in constants:
+            assert (one == other) == (number == other_number), (one, other)
+            if one == other:
+                assert hash(one) == hash(other)
+    assert init.Constant(0.0) != init.Zeros()
