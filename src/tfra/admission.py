@@ -173,7 +173,7 @@ def get(identifier: Any) -> Admission | None:
         TypeError: If `identifier` is something else.
         ValueError: If there is no rule of that name.
     """
-    if identifier is None or isinstance(identifier, Admission):
+    if identifier is None or type(identifier) in _BY_NAME.values():
         return identifier
     if isinstance(identifier, dict):
         return deserialize(identifier)

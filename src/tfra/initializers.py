@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfra._shared import arrays
-from tfra._shared.json_values import bytes_value, number_value
+from tfra._shared.json_values import bytes_value, number_value, of_bytes_value, of_number_value
 
 __all__ = [
     "Constant", "External", "Initializer", "Normal", "Ones", "TruncatedNormal", "Uniform", "Zeros",
@@ -90,6 +90,8 @@ class Uniform(Initializer):
                 "`minval` must not be greater than `maxval`. "
                 f"Received: minval={self.minval}, maxval={self.maxval}"
             )
+        object.__setattr__(self, "minval", low)
+        object.__setattr__(self, "maxval", high)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,10 @@ class Normal(Initializer):
     stddev: float = 0.05
 
     def __post_init__(self) -> None:
-        arrays.real(self.mean, "mean", "a finite number")
-        arrays.real(self.stddev, "stddev", "a finite number, 0 or more", 0)
+        mean = arrays.real(self.mean, "mean", "a finite number")
+        stddev = arrays.real(self.stddev, "stddev", "a finite number, 0 or more", 0)
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "stddev", stddev)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,10 @@ _BY_NAME: dict[str, type[Initializer]] = {
     "uniform": Uniform,
     "normal": Normal,
     "truncated_normal": TruncatedNormal,
+}
+_KINDS = {kind: name for name, kind in _BY_NAME.items()} | {
+    Constant: "constant",
+    External: "external",
 }
 
 
@@ -138,7 +146,7 @@ def get(identifier: Any, *, strings: bool = False) -> Initializer:
         ValueError: If there is no initializer of that name.
         TypeError: If `identifier` is none of these.
     """
-    if isinstance(identifier, Initializer):
+    if type(identifier) in _KINDS:
         return identifier
     if identifier is None:
         return Zeros()
@@ -151,7 +159,7 @@ def get(identifier: Any, *, strings: bool = False) -> Initializer:
     if isinstance(identifier, (bool, int, float, str, bytes, list, tuple, np.ndarray, np.generic)):
         return Constant(identifier)
     raise TypeError(
-        "`initializer` must be an Initializer, a name, a number or a row of numbers. "
+        "`initializer` must be one of tfra.initializers, a name, a number or a row of numbers. "
         f"Received: {identifier!r} (of type {type(identifier).__name__})"
     )
 
@@ -161,7 +169,7 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
 
     Args:
         initializer: An `Initializer`.
-        seed: The seed of the table.
+        seed: The seed of the table, from 0 to 2**64 - 1.
         dtype: The dtype of the values; object for strings.
         dim: The length of a row.
 
@@ -172,19 +180,34 @@ def spec(initializer: Initializer, seed: int, dtype: np.dtype[Any], dim: int) ->
         ValueError: If a constant row has another length than `dim`.
         TypeError: If a constant cannot be a value of the table.
     """
-    kinds = {Zeros: "zeros", Ones: "ones", Constant: "constant", Uniform: "uniform"}
-    kinds |= {Normal: "normal", TruncatedNormal: "truncated_normal", External: "external"}
-    fields: dict[str, Any] = {
-        "kind": kinds[type(initializer)],
-        "seed": seed & 0xFFFF_FFFF_FFFF_FFFF,
-    }
+    fields: dict[str, Any] = {"kind": _KINDS[type(initializer)], "seed": seed}
     if isinstance(initializer, Uniform):
-        fields |= {"low": float(initializer.minval), "high": float(initializer.maxval)}
+        fields |= {"low": initializer.minval, "high": initializer.maxval}
     elif isinstance(initializer, Normal):
-        fields |= {"mean": float(initializer.mean), "stddev": float(initializer.stddev)}
+        fields |= {"mean": initializer.mean, "stddev": initializer.stddev}
     elif isinstance(initializer, Constant):
         fields["row"] = _constant_row(initializer.value, dtype, dim)
     return fields
+
+
+def from_spec(config: dict[str, Any], dtype: np.dtype[Any]) -> Initializer:
+    """Returns the initializer that `spec` described, for values of this dtype."""
+    kind = config["kind"]
+    if kind == "constant":
+        if dtype == arrays.STRING:
+            row: list[Any] = [of_bytes_value(text) for text in config["row"]]
+        elif arrays.is_floating(dtype):
+            row = [of_number_value(number) for number in config["row"]]
+        else:
+            row = config["row"]
+        return Constant(row[0] if len(row) == 1 else tuple(row))
+    if kind == "uniform":
+        return Uniform(of_number_value(config["low"]), of_number_value(config["high"]))
+    if kind == "normal":
+        return Normal(of_number_value(config["mean"]), of_number_value(config["stddev"]))
+    if kind == "truncated_normal":
+        return TruncatedNormal(of_number_value(config["mean"]), of_number_value(config["stddev"]))
+    return External() if kind == "external" else _BY_NAME[kind]()
 
 
 def _content(value: Any) -> Any:
@@ -201,8 +224,11 @@ def _content(value: Any) -> Any:
 def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
     """Returns the elements of the row, or one element if all of them are the same."""
     arrays.refuse_mask(value, "initializer")
-    if dtype == np.dtype(object):
-        row = np.asarray(value, dtype=object)
+    try:
+        row = np.asarray(value, dtype=object if dtype == arrays.STRING else None)
+    except ValueError as error:
+        raise ValueError(f"`initializer` must have a regular shape. Received: {value!r}") from error
+    if dtype == arrays.STRING:
         for text in row.reshape(-1):
             if not isinstance(text, (str, bytes)):
                 raise TypeError(
@@ -210,7 +236,6 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
                     f"{type(text).__name__})"
                 )
     else:
-        row = np.asarray(value)
         # Numbers convert to any numeric type, but a fraction must not get lost.
         if row.dtype.kind not in "biuf" and row.dtype != dtype:
             raise TypeError(f"`initializer` must be {dtype} numbers. Received: {value!r}")
@@ -223,9 +248,19 @@ def _constant_row(value: Any, dtype: np.dtype[Any], dim: int) -> list[Any]:
             f"`initializer` must be one value or a row of shape ({dim},). "
             f"Received: shape {row.shape}"
         )
-    elements = row.reshape(-1)
-    if elements.dtype == np.dtype(object):
-        return [bytes_value(text) for text in elements]
-    if arrays.is_floating(elements.dtype):
-        return [number_value(float(number)) for number in elements]
-    return elements.tolist()
+    elements: list[Any] = row.reshape(-1).tolist()
+    if dtype == arrays.STRING:
+        elements = [_text_value(text) for text in elements]
+    elif arrays.is_floating(dtype):
+        elements = [number_value(float(number)) for number in elements]
+    first = repr(elements[0])  # Tells 0.0 and -0.0 apart.
+    return elements[:1] if all(repr(element) == first for element in elements) else elements
+
+
+def _text_value(text: str | bytes) -> str | dict[str, str]:
+    try:
+        return bytes_value(text)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"`initializer` must be text that can be written as UTF-8. Received: {text!r}"
+        ) from None

@@ -384,7 +384,7 @@ _BY_KIND: dict[str, type[Optimizer]] = {
 }  # fmt: skip
 
 
-def get(identifier: Optimizer | str | None) -> Optimizer | None:
+def get(identifier: Optimizer | str | None, what: str = "identifier") -> Optimizer | None:
     """Returns the optimizer that `identifier` stands for; `None` for `None`.
 
     Example:
@@ -394,15 +394,16 @@ def get(identifier: Optimizer | str | None) -> Optimizer | None:
     Args:
         identifier: An `Optimizer`, `None`, or a name in upper or lower case, for an optimizer with
             default arguments.
+        what: The name of the argument in errors.
     """
     if identifier is None or isinstance(identifier, Optimizer):
         return identifier
     if not isinstance(identifier, str):
-        raise TypeError(_expected("identifier", "an `Optimizer`, a string or None", identifier))
+        raise TypeError(_expected(what, "an `Optimizer`, a string or None", identifier))
     for kind, cls in _BY_KIND.items():
         if identifier.lower().replace("_", "") == kind.replace("_", ""):
             return cls()
-    raise ValueError(_expected("identifier", f"one of {_names()}", identifier))
+    raise ValueError(_expected(what, f"one of {_names()}", identifier))
 
 
 def _check_clipping(clipnorm: float | None, clipvalue: float | None) -> None:

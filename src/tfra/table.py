@@ -15,12 +15,11 @@ from tfra._shared import arrays, limits
 from tfra._shared.display import Facts, Shown, join_batches, readable_bytes
 from tfra._shared.rule import Rule
 from tfra._shared.stats import RowHistograms, TableStats
-from tfra._shared.tiers import naming_the_directory, tiers_spec
+from tfra._shared.tiers import naming_the_directory
 from tfra._shared.upkeep import checked_min_norm, checked_norm_writes, checked_ttl
 from tfra._table.bound import Bound, ScoredRows, flat_scores
 from tfra._table.rows import RowFormat
 from tfra.admission import Admission
-from tfra.admission import get as get_admission
 from tfra.spec import TableSpec
 
 
@@ -104,44 +103,51 @@ class Table(Shown):
         fast_bytes: int | None = None,
         tier_directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
-        key_type = arrays.key_dtype(key_dtype)
         value_type = arrays.value_dtype(value_dtype)
-        self._initializer = initializers.get(initializer, strings=value_type == arrays.STRING)
-        self._seed = arrays.integer(seed, "seed")
-        self._optimizer = optimizers.get(optimizer)
+        seed = arrays.integer(seed, "seed")
+        known = optimizers.get(optimizer, "optimizer")
         if min_norm is not None and not arrays.is_floating(value_type):
             raise TypeError(
                 "`min_norm` needs floating values. Received: a table of "
                 f"{arrays.type_name(value_type)}"
             )
-        self._ttl = checked_ttl(ttl)
-        self._min_norm = checked_min_norm(min_norm)
-        has_metadata = bool(metadata) or ttl is not None or min_norm is not None
-        self._rows = RowFormat(dim, key_type, value_type, has_metadata)
-        self._admission = get_admission(admission)
-        room = arrays.integer(capacity, "capacity", 0, limits.MAX_KEYS)
-        self._bound = Bound(max_capacity, room, evict_strategy)
-        tiers = tiers_spec(fast_bytes, tier_directory, value_type)
-        self._fast_bytes: int = tiers["fast_bytes"]
+        ttl, min_norm = checked_ttl(ttl), checked_min_norm(min_norm)
         spec = TableSpec(
             dim=dim,
-            key_dtype=arrays.type_name(key_type),
+            key_dtype=arrays.type_name(arrays.key_dtype(key_dtype)),
             value_dtype=arrays.type_name(value_type),
-            initializer=self._initializer,
-            seed=self._seed,
-            rule=self._optimizer.rule() if self._optimizer else Rule(),
-            metadata=has_metadata,
-            admission=self._admission,
-            capacity=room,
-            max_capacity=self._bound.max_capacity,
+            initializer=initializer,
+            seed=seed,
+            rule=known.rule() if known else Rule(),
+            metadata=bool(metadata) or ttl is not None or min_norm is not None,
+            admission=admission,
+            capacity=capacity,
+            max_capacity=max_capacity,
             evict_strategy=evict_strategy,
             remember_counts=bool(remember_counts),
-            fast_bytes=self._fast_bytes or None,
-            tier_directory=tiers["directory"],
+            fast_bytes=fast_bytes,
+            tier_directory=tier_directory,  # type: ignore[arg-type]  # Paths are converted.
         )
         with naming_the_directory():
-            self._native = _native.NativeTable(spec.to_json())
+            native = _native.NativeTable(spec.to_json())
+        self._use(native, spec, known)
+        self._seed = seed  # As it was given, maybe negative.
+        self._ttl, self._min_norm = ttl, min_norm
+
+    def _use(
+        self, native: _native.NativeTable, spec: TableSpec, optimizer: optimizers.Optimizer | None
+    ) -> None:
+        """Makes this object one of a table of the engine."""
+        self._native = native
+        key_type = arrays.key_dtype(spec.key_dtype)
+        value_type = arrays.value_dtype(spec.value_dtype)
+        self._rows = RowFormat(spec.dim, key_type, value_type, spec.metadata)
+        self._initializer, self._seed = spec.initializer, spec.seed
+        self._optimizer = optimizer
+        self._ttl = self._min_norm = None
+        self._admission = spec.admission
+        self._bound = Bound(spec)
+        self._fast_bytes = spec.fast_bytes
         self._params: _native.UpdateParams | None = None  # Of steps as the optimizer has them.
 
     @classmethod
@@ -164,6 +170,10 @@ class Table(Shown):
             TypeError: If the spec has int32 keys, or the optimizer is unknown.
             ValueError: If the spec is not one that a table can have, or has other slots.
         """
+        if not isinstance(spec, TableSpec):
+            raise TypeError(f"`spec` must be a tfra.TableSpec. Received: {spec!r}")
+        if spec.key_dtype == "int32":
+            raise TypeError("`spec`: expected a table of int64 or string keys. Received: int32")
         with naming_the_directory():
             native = _native.NativeTable(spec.to_json())
         return cls.from_handle(native.handle(), optimizer=optimizer)
@@ -193,7 +203,7 @@ class Table(Shown):
             TypeError: If the table has int32 keys, or the optimizer is unknown.
             ValueError: If there is no such table in this process, or it has other slots.
         """
-        known = optimizers.get(optimizer)
+        known = optimizers.get(optimizer, "optimizer")
         rule = known.rule() if known else Rule()
         native = _native.NativeTable.from_handle(
             arrays.integer(handle, "handle", 0), rule.to_json()
@@ -207,17 +217,7 @@ class Table(Shown):
                 f"Received: {rule}"
             )
         table = cls.__new__(cls)
-        key_type = arrays.key_dtype(spec.key_dtype)
-        value_type = arrays.value_dtype(spec.value_dtype)
-        table._rows = RowFormat(spec.dim, key_type, value_type, spec.metadata)
-        table._initializer, table._seed = spec.initializer, spec.seed
-        table._optimizer = known
-        table._ttl = table._min_norm = None
-        table._admission = spec.admission
-        table._bound = Bound(spec.max_capacity, 0, spec.evict_strategy)
-        table._fast_bytes = spec.fast_bytes or 0
-        table._native = native
-        table._params = None
+        table._use(native, spec, known)
         return table
 
     @property
@@ -263,7 +263,7 @@ class Table(Shown):
     @property
     def fast_bytes(self) -> int | None:
         """Bytes of memory for rows, or None if all of them are in memory."""
-        return self._fast_bytes or None
+        return self._fast_bytes
 
     @property
     def spec(self) -> TableSpec:
@@ -432,8 +432,10 @@ class Table(Shown):
         """
         flat, shape = self._rows.flat_keys(keys)
         rows = self._rows.flat_values(values, shape)
-        rule = None if slots is None else self._native.rule()
-        packed = None if rule is None else self._rows.flat_slots(slots, rule, shape)
+        rule, packed = None, None
+        if slots is not None:
+            rule = self._native.rule()
+            packed = self._rows.flat_slots(slots, rule, shape)
         times_and_counts = self._rows.flat_metadata(metadata, shape)
         given = self._bound.scores_of_write(scores, shape)
         self._native.assign(flat, rows, packed, rule, times_and_counts, given)

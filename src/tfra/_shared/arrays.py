@@ -41,10 +41,15 @@ def value_dtype(dtype: Any) -> np.dtype[Any]:
 
 def key_dtype(dtype: Any) -> np.dtype[Any]:
     """Returns the NumPy dtype of the keys of a table: int64, or `STRING`."""
+    return STRING if key_type(dtype, "int64 or string") == "string" else _INT64
+
+
+def key_type(dtype: Any, expected: str = "int64, int32 or string") -> str:
+    """Returns the name of the dtype of keys in a `TableSpec`. Errors list those `expected`."""
     result = _dtype_of(dtype)
     if result is None or not (result == STRING or result.name in ("int64", "int32")):
-        raise TypeError(f"`key_dtype` must be int64 or string. Received: {dtype!r}")
-    return result if result == STRING else _INT64
+        raise TypeError(f"`key_dtype` must be {expected}. Received: {dtype!r}")
+    return type_name(result)
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any] | None:
@@ -275,6 +280,13 @@ def exported_values(values: Any, dtype: np.dtype[Any], dim: int) -> NDArray[Any]
     if dtype == STRING:
         return object_array(values, (len(values) // dim, dim))
     return from_bytes(values, dtype, dim)
+
+
+def boolean(value: Any, what: str) -> bool:
+    """Returns a bool, or raises TypeError if the value is none."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{what}` must be a bool. Received: {value!r}")
+    return bool(value)
 
 
 def integer(

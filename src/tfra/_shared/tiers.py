@@ -39,8 +39,10 @@ def directory_name(directory: Any) -> str:
     return name
 
 
-def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Returns the `tiers` of the JSON form of a `TableSpec`.
+def checked_tiers(
+    fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]
+) -> tuple[int | None, str | None]:
+    """Returns `fast_bytes` and `tier_directory` of a `TableSpec`, each None if it is not given.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the values are strings.
@@ -53,14 +55,14 @@ def tiers_spec(fast_bytes: Any, directory: Any, value_dtype: np.dtype[Any]) -> d
                 "`tier_directory` needs `fast_bytes`, the bytes of memory for rows. Received: "
                 f"fast_bytes=None and tier_directory={name!r}"
             )
-        return {"fast_bytes": 0, "directory": ""}
+        return None, None
     number = arrays.integer(fast_bytes, "fast_bytes", 1)
     if value_dtype == arrays.STRING:
         raise TypeError(
             "`fast_bytes` needs values that are numbers: strings are in memory only. Received: a "
             "table of strings"
         )
-    return {"fast_bytes": number, "directory": name}
+    return number, name or None
 
 
 @contextmanager

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfra._shared import arrays, limits
-
-STRATEGIES = ("lru", "lfu", "epochlru", "epochlfu", "customized")
+from tfra.spec import TableSpec
 
 
 class ScoredRows(NamedTuple):
@@ -24,34 +23,16 @@ class Bound:
     """The bound of one table. A table without a bound has one with `max_capacity=None`.
 
     Args:
-        max_capacity: The number of keys that the table never exceeds, or None.
-        capacity: The number of keys that the table reserves memory for.
-        evict_strategy: What the scores are: one of `STRATEGIES`.
+        spec: The description of the table.
 
     Attributes:
-        max_capacity: The number of keys, or None.
+        max_capacity: The number of keys that the table never exceeds, or None.
         evict_strategy: What the scores are, or None if there is no bound.
-
-    Raises:
-        TypeError: If a number is not an integer.
-        ValueError: If a number is out of range, or the strategy is unknown.
     """
 
-    def __init__(self, max_capacity: Any, capacity: int, evict_strategy: Any) -> None:
-        if evict_strategy not in STRATEGIES:
-            raise ValueError(
-                f"`evict_strategy` must be one of {', '.join(STRATEGIES)}. "
-                f"Received: {evict_strategy!r}"
-            )
-        if max_capacity is not None:
-            max_capacity = arrays.integer(max_capacity, "max_capacity", 1, limits.MAX_KEYS)
-            if max_capacity < capacity:
-                raise ValueError(
-                    f"`max_capacity` must not be less than `capacity`, {capacity}. "
-                    f"Received: {max_capacity}"
-                )
-        self.max_capacity: int | None = max_capacity
-        self.evict_strategy: str | None = None if max_capacity is None else evict_strategy
+    def __init__(self, spec: TableSpec) -> None:
+        self.max_capacity = spec.max_capacity
+        self.evict_strategy = None if spec.max_capacity is None else spec.evict_strategy
 
     def require(self, method: str) -> None:
         """Raises ValueError if there is no bound: such a table has no scores."""

@@ -7,9 +7,7 @@ from typing import Any
 from tfra import _native, optimizers
 from tfra._shared import arrays, limits
 from tfra._shared.rule import Rule
-from tfra._shared.tiers import tiers_spec
 from tfra.admission import Admission
-from tfra.admission import get as get_admission
 from tfra.spec import TableSpec
 
 
@@ -56,17 +54,15 @@ def estimate_memory(
     """
     most = limits.MAX_UINT32
     key_bytes = arrays.real(key_bytes, "key_bytes", f"a number between 0 and {most}", 0, most)
-    dtype = arrays.value_dtype(value_dtype)
-    rule = optimizers.get(optimizer)
-    dim = arrays.integer(dim, "dim", 1, limits.MAX_DIM)
+    known = optimizers.get(optimizer, "optimizer")
     spec = TableSpec(
         dim=dim,
         key_dtype=arrays.type_name(arrays.key_dtype(key_dtype)),
-        value_dtype=arrays.type_name(dtype),
-        rule=rule.rule() if rule else Rule(),
+        value_dtype=value_dtype,
+        rule=known.rule() if known else Rule(),
         metadata=bool(metadata),
-        admission=get_admission(admission),
-        fast_bytes=tiers_spec(fast_bytes, None, dtype)["fast_bytes"] or None,
+        admission=admission,
+        fast_bytes=fast_bytes,
     )
     count = arrays.integer(keys, "keys", 0, limits.MAX_KEYS)
     parts = _native.estimate_memory(spec.to_json(), count, key_bytes)
