@@ -139,7 +139,7 @@ def test_slots_are_named_rightly_while_the_rule_changes() -> None:
     ]
     for thread in threads:
         thread.start()
-    for _ in range(50):
+    for _ in range(200):
         for trainer in trainers:
             step(trainer, 0.0)
             if done.is_set():
