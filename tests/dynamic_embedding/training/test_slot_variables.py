@@ -170,6 +170,31 @@ def test_slots_of_other_things() -> None:
         table.get_slot_variables(optimizer)[0].lookup(["a"])
 
 
+def test_a_checkpoint_of_an_optimizer_and_a_shadow(tmp_path: Path) -> None:
+    """TensorFlow asks the optimizer for slots of all objects that it saves."""
+
+    def make() -> tuple[Any, Any, tf.train.Checkpoint]:
+        table = de.Variable(dim=2)
+        shadow = de.shadow_ops.ShadowVariable(table)
+        optimizer = de.DynamicEmbeddingOptimizer(v1.train.AdamOptimizer(0.1))
+        parts = {"table": table, "shadow": shadow, "optimizer": optimizer}
+        return shadow, optimizer, tf.train.Checkpoint(**parts)
+
+    def step(shadow: Any, optimizer: Any) -> Any:
+        with tf.GradientTape() as tape:
+            rows = de.shadow_ops.embedding_lookup(shadow, tf.constant(KEYS, tf.int64))
+        optimizer.apply_gradients([(tape.gradient(rows, shadow), shadow)])
+        return optimizer.get_slot(shadow, "v").lookup(KEYS).numpy()
+
+    shadow, optimizer, checkpoint = make()
+    step(shadow, optimizer)
+    path = checkpoint.write(str(tmp_path / "checkpoint"))
+    other, after, restored = make()
+    status = restored.read(path)
+    np.testing.assert_array_equal(step(other, after), step(shadow, optimizer))
+    status.assert_consumed()
+
+
 def test_slots_in_a_graph_of_tf1() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         table = de.get_variable("table", dim=2, initializer=1.0)

@@ -26,7 +26,7 @@ from tensorflow.python.checkpoint.tensor_callable import Callable as TensorToSav
 from tensorflow.python.eager import record
 from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.saved_model.save_context import in_save_context
 from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY
@@ -38,10 +38,12 @@ __all__ = [
     "SAVE_FOR_CHECKPOINT",
     "VARIABLE_VALUE_KEY",
     "AutoTrackable",
+    "BaseResourceVariable",
     "ResourceVariable",
     "RestoredResource",
     "Saveable",
     "TensorToSave",
+    "Trackable",
     "eager_mode",
     "enclosing_graphs",
     "in_control_flow",
@@ -82,6 +84,7 @@ def load_ops(path: Path) -> Any:
 ops: Any = load_ops(Path(_native.__file__).with_name("libtfra_tf.so"))
 
 AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
+Trackable: Any = tf.__internal__.tracking.Trackable
 
 # The `save_type` that TensorFlow passes to `_trackable_children`. Any other one is a SavedModel.
 SAVE_FOR_CHECKPOINT = "checkpoint"

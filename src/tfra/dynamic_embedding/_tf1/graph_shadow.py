@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 
 from tfra.dynamic_embedding._platform.tf import (
@@ -14,11 +13,8 @@ from tfra.dynamic_embedding._platform.tf import (
 )
 from tfra.dynamic_embedding._training import model_mode
 from tfra.dynamic_embedding._training.row_gradients import graphs_of_branches
-from tfra.dynamic_embedding._training.shadow import TrainableWrapper
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper, updating_tables
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
-
-# .now is True while an optimizer that can train tables applies gradients in this thread.
-updating_tables = threading.local()
 
 
 class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore[misc]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -46,9 +45,6 @@ _ENGINE_RULES = {
     keras.optimizers.Lion: engine.Lion,
     RowwiseAdagrad: engine.RowwiseAdagrad,
 }
-
-# Tells apart the optimizers of two processes that run the same program on the tables of a server.
-_WORKER = uuid.uuid4().hex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +119,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         tables: dict[int, TableGradient] = {}
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if isinstance(variable, TrainableWrapper):
-                tables.setdefault(id(variable), _table_gradient(variable, gradient))
+                tables.setdefault(id(variable), table_gradient(variable, gradient))
             else:
                 dense.append((gradient, variable))
         if tables:
@@ -236,7 +232,8 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
 
     def _bind(self, shadow: TrainableWrapper) -> list[Any]:
         """Binds this optimizer to a table, and returns the ops that do so."""
-        params, bound_optimizer = shadow.params, self._bound_optimizer()
+        params = shadow.params
+        bound_optimizer = self.identity(params)
         # `iterations` would not do: it stays the same while gradients are accumulated.
         step = tf.cast(self._iterations, tf.int64) + 1
         decays = self.weight_decay is not None and self._use_weight_decay(shadow)
@@ -245,10 +242,6 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         if self.gradient_accumulation_steps:
             bindings += params.gradient_sums.bind(bound_optimizer, step)
         return bindings
-
-    def _bound_optimizer(self) -> BoundOptimizer:
-        unique = self.__dict__.setdefault("_name_in_tables", f"{self.name} {uuid.uuid4().hex[:12]}")
-        return BoundOptimizer(self.name, unique, _WORKER)
 
     def _rule_in_table(
         self, params: TrainedVariable, decay: float | None
@@ -261,7 +254,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     ) -> tuple[BoundOptimizer, CustomRule | EngineRule] | None:
         """Returns its identity and its rule for a Variable, or None before its first step on it."""
         rule = self.__dict__.get("_rules_in_tables", {}).get(params)
-        return None if rule is None else (self._bound_optimizer(), rule)
+        return None if rule is None else (self.identity(params), rule)
 
     def _row_optimizer(self, params: TrainedVariable) -> RowOptimizer:
         made = self.__dict__.setdefault("_row_optimizers", {})
@@ -294,7 +287,12 @@ def engine_rule(optimizer: Any, weight_decay: float | None) -> engine.Optimizer 
         return None
 
 
-def _table_gradient(shadow: TrainableWrapper, gradient: Any) -> TableGradient:
+def table_gradient(shadow: TrainableWrapper, gradient: Any) -> TableGradient:
+    """Returns the gradient of a table, with values in the type of the arithmetic.
+
+    Raises:
+        TypeError: If it is not `tf.IndexedSlices`.
+    """
     if not isinstance(gradient, tf.IndexedSlices):
         if getattr(gradient, "shape", None) == (0, shadow.params.dim):
             # A tape with unconnected_gradients="zero" returns zeros of the shape of the shadow.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ from tfra.dynamic_embedding._platform.tf import (
     tf,
 )
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
+
+# .now is True while an optimizer that can train tables applies gradients in this thread.
+updating_tables = threading.local()
 
 
 class TrainableWrapper:

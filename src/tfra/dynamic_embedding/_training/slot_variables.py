@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import uuid
 from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras
-from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._platform.tf import Trackable, tf
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
+# Tells apart the optimizers of two processes that run the same program on the tables of a server.
+_WORKER = uuid.uuid4().hex
+
 
 class TableOptimizer:
-    """What slot variables need of an optimizer that trains tables."""
+    """What tables and slot variables need of an optimizer that trains tables."""
+
+    _name: str  # Of those without a public `name`.
 
     def trains(
         self, params: TrainedVariable
@@ -21,8 +27,15 @@ class TableOptimizer:
         """Returns its identity and its rule for a Variable, or None before its first step on it."""
         raise NotImplementedError
 
+    def identity(self, params: TrainedVariable) -> BoundOptimizer:
+        """Returns the identity by which a table knows it."""
+        del params
+        name = str(getattr(self, "name", None) or self._name)
+        unique = self.__dict__.setdefault("_name_in_tables", f"{name} {uuid.uuid4().hex[:12]}")
+        return BoundOptimizer(name, unique, _WORKER)
 
-class SlotVariable:
+
+class SlotVariable(Trackable):  # type: ignore[misc]
     """A slot of an optimizer in the rows of a `Variable`, which can be read but not written.
 
     `Variable.get_slot_variables` returns them.
