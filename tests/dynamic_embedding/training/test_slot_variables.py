@@ -170,6 +170,29 @@ def test_slots_of_other_things() -> None:
         table.get_slot_variables(optimizer)[0].lookup(["a"])
 
 
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda adam: adam,
+    "scaled": keras.optimizers.LossScaleOptimizer,
+    "several": lambda adam: keras.optimizers.MultiOptimizer(lambda variable: adam),
+    "v1": lambda _: v1.train.AdamOptimizer(0.1),
+}
+if not hasattr(keras.optimizers, "MultiOptimizer"):
+    del WRAPPED["several"]
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_names_of_slots(name: str) -> None:
+    table = de.Variable(dim=2)
+    optimizer = de.DynamicEmbeddingOptimizer(WRAPPED[name](keras.optimizers.Adam()))
+    assert optimizer.get_slot_names() == []
+    with tf.GradientTape() as tape:
+        rows, trainable = de.embedding_lookup(table, KEYS, return_trainable=True)
+    optimizer.apply_gradients([(tape.gradient(rows, trainable), trainable)])
+    names = optimizer.get_slot_names()
+    assert names == [slot.slot_name for slot in table.get_slot_variables(optimizer)]
+    assert names == (["m", "v"] if name == "v1" else ["momentum", "velocity"])
+
+
 def test_a_checkpoint_of_an_optimizer_and_a_shadow(tmp_path: Path) -> None:
     """TensorFlow asks the optimizer for slots of all objects that it saves."""
 

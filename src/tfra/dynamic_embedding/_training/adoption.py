@@ -57,21 +57,21 @@ _adopted: dict[type, type] = {}
 def adopt(optimizer: Any) -> Any:
     """Makes an optimizer of Keras update tables, and returns it. Idempotent."""
     cls = type(optimizer)
-    if issubclass(cls, (TrainsTables, ChecksTables)):
+    if issubclass(cls, Minimizes):
         return optimizer
     inner = inner_optimizers(optimizer)
     for one in inner:
         adopt(one)
-    if inner and not hasattr(optimizer, "check_finite"):
-        return optimizer  # One of several for different variables, which does nothing itself.
     if not inner and optimizer.use_ema:
         warnings.warn(
             "`use_ema` averages dense variables only: the rows of tables stay as they are.",
             stacklevel=3,
         )
     if cls not in _adopted:
-        mixin = ChecksTables if inner else TrainsTables
-        adopted = type(cls.__name__, (mixin, cls, Minimizes), {"plain_class": cls})
+        mixins: tuple[type, ...] = () if inner else (TrainsTables,)
+        if inner and hasattr(cls, "check_finite"):  # Else the inner optimizers do all.
+            mixins = (ChecksTables,)
+        adopted = type(cls.__name__, (*mixins, cls, Minimizes), {"plain_class": cls})
         adopted.__module__ = cls.__module__
         adopted.__qualname__ = cls.__qualname__
         take_name_of(adopted, cls)

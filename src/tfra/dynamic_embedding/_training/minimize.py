@@ -1,9 +1,10 @@
-"""`minimize` and `compute_gradients`, which optimizers of Keras 2 had and those of Keras 3 lack."""
+"""The methods that optimizers of Keras 2 had and those of Keras 3 lack."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tfra.dynamic_embedding._platform.keras import inner_optimizers
 from tfra.dynamic_embedding._platform.tf import tf
 
 
@@ -13,6 +14,16 @@ class Minimizes:
     scale_loss: Any
     apply_gradients: Any
     iterations: Any
+
+    def get_slot_names(self) -> list[str]:
+        """Returns the names of the slots in tables, after the first step on them."""
+        inner = inner_optimizers(self)
+        if inner:
+            names = [name for one in inner for name in Minimizes.get_slot_names(one)]
+        else:
+            rules = self.__dict__.get("_rules_in_tables", {}).values()
+            names = [slot.name for rule in rules for slot in rule.slots]
+        return list(dict.fromkeys(names))
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
         """Computes the gradients of a loss, for `apply_gradients`.
