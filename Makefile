@@ -32,6 +32,8 @@ $(VENV)/.ready: pyproject.toml tools/requirements.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
 	$(BIN)/python tools/requirements.py build test demo > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	version=$$($(BIN)/python -c 'import tensorflow as tf; print(tf.__version__)' 2> /dev/null) && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "tf-keras==$${version%.*}.*"
 	@touch $@
 
 # The package, with its Python files used where they are.
@@ -75,7 +77,7 @@ py-test: $(VENV)/.installed
 
 # One wheel, tried on several versions of TensorFlow, each in an environment of its own.
 TF_VERSIONS := 2.16.2 2.18.1 2.20.0 2.21.0
-TESTS_OF_TENSORFLOW := $(addprefix tests/dynamic_embedding/,tables variable training tf1 lookup \
+TESTS_OF_TENSORFLOW := $(addprefix tests/dynamic_embedding/,tables variable training keras2 tf1 lookup \
   saving keras)
 
 test-tf-matrix: $(VENV)/.ready
@@ -88,6 +90,8 @@ test-tf-matrix: $(VENV)/.ready
 	  test -d .venvs/tf-$$version || $(PYTHON) -m venv .venvs/tf-$$version; \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check \
 	    tensorflow-cpu==$$version $$more pytest pytest-xdist hypothesis ml_dtypes pandas && \
+	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    "tf-keras==$${version%.*}.*" && \
 	  .venvs/tf-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall build/matrix/*.whl && \
 	  .venvs/tf-$$version/bin/python -m pytest -q -n $(JOBS) --dist loadfile \

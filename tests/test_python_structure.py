@@ -26,6 +26,7 @@ LAYERS = (
     ("dynamic_embedding/_tables",),
     ("dynamic_embedding/_stores",),
     ("dynamic_embedding/_training", "dynamic_embedding/_upkeep"),
+    ("dynamic_embedding/_keras2",),
     ("dynamic_embedding/_tf1",),
     ("dynamic_embedding/_variable",),
     ("dynamic_embedding/_lookup",),

@@ -201,6 +201,13 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """Where the variable without rows is."""
         return self.value.device
 
+    @property
+    def _unique_id(self) -> Any:
+        raise TypeError(
+            f"{self.params.name!r} is a table, which optimizers of Keras 2 train only if they are "
+            "wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
+        )
+
     # Optimizers of Keras read `value` when they are built, and `overwrite_with_gradient` at the
     # start of each step. They are adopted then; `adoption.py` says why both are needed. Reading
     # `value` at any other time adopts nobody.

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras
+from tfra.dynamic_embedding._platform.keras2 import is_of_keras2
 from tfra.dynamic_embedding._platform.tf import Trackable, tf
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
@@ -131,11 +132,12 @@ def slot_variables_of(params: TrainedVariable, optimizer: Any) -> list[SlotVaria
     The list is empty if the optimizer has not trained this Variable.
 
     Raises:
-        TypeError: If `optimizer` is not an optimizer of Keras 3 or of `tf.compat.v1.train`.
+        TypeError: If `optimizer` is not an optimizer of Keras or of `tf.compat.v1.train`.
     """
-    if not isinstance(optimizer, (keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer)):
+    of_keras3_or_v1 = (keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer)
+    if not isinstance(optimizer, of_keras3_or_v1) and not is_of_keras2(optimizer):
         raise TypeError(
-            "`optimizer`: expected an optimizer of Keras 3 or of tf.compat.v1.train, received "
+            "`optimizer`: expected an optimizer of Keras or of tf.compat.v1.train, received "
             f"{optimizer!r}"
         )
     inner = inner_optimizers(optimizer)

@@ -476,7 +476,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         [[2.0, 2.0]]
 
         Args:
-            optimizer: An optimizer of Keras 3 or of `tf.compat.v1.train`.
+            optimizer: An optimizer of Keras or of `tf.compat.v1.train`.
 
         Returns:
             A list of `SlotVariable`. It is empty until the optimizer takes a step on this variable,
