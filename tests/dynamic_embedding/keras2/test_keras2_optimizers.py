@@ -362,7 +362,8 @@ def test_slots(kind: str) -> None:
         expected = [plain._momentums[0], plain._velocities[0], plain._velocity_hats[0]]
     else:
         expected = [plain.get_slot(dense.rows, name) for name in ("m", "v", "vhat")]
-        assert optimizer.get_slot(program.shadow, "m").name == slots[0].name
+        with pytest.raises(KeyError, match=r"Use get_slot_variables\(optimizer\)"):
+            optimizer.get_slot(program.shadow, "m")
         assert optimizer.get_slot(program.scale, "m").shape == [DIM]
     for slot, value in zip(slots, expected, strict=True):
         np.testing.assert_allclose(slot.lookup(KEYS), value, rtol=1e-5, atol=1e-6)
@@ -563,35 +564,6 @@ def test_compiled_updates_leave_tables_out() -> None:
     assert int(shadow.params.size()) == 1
 
 
-def test_a_model_of_tf_keras_with_its_own_train_step() -> None:
-    class Model(tf_keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = de.Variable(dim=DIM, initializer=initializer())
-            self.shadow = de.shadow_ops.ShadowVariable(self.table)
-            self.head = tf_keras.layers.Dense(1)
-
-        def call(self, ids: tf.Tensor) -> tf.Tensor:
-            return self.head(de.shadow_ops.embedding_lookup(self.shadow, ids))
-
-        def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-            ids, targets = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(ids, training=True) - targets) ** 2)
-            variables = [self.shadow, *self.trainable_variables]
-            self.optimizer.apply_gradients(
-                zip(tape.gradient(loss, variables), variables, strict=True)
-            )
-            return {"loss": loss}
-
-    ids = np.arange(64) % COUNT
-    model = Model()
-    model.compile(de.DynamicEmbeddingOptimizer(tf_keras.optimizers.Adam(RATE)))
-    fitted = model.fit(ids, (ids % 3)[:, None].astype("float32"), epochs=5, verbose=0)
-    assert fitted.history["loss"][-1] < 0.5 * fitted.history["loss"][0]
-    assert int(model.table.size()) == COUNT
-
-
 def test_loss_scaling_around_a_wrapped_optimizer() -> None:
     plain = make("present", "Adam")
     program, batches = OfTable(), make_batches()
@@ -603,6 +575,73 @@ def test_loss_scaling_around_a_wrapped_optimizer() -> None:
         gradients = optimizer.get_unscaled_gradients(gradients)
         optimizer.apply_gradients(zip(gradients, program.variables, strict=True))
     check(program.result(), dense_result(make("present", "Adam"), batches))
+
+
+# --- Models of Keras 2.
+
+
+class ModelOfKeras2(tf_keras.Model):
+    """A layer of tfra, and a shadow of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = de.keras.layers.Embedding(DIM, initializer=initializer(seed=1))
+        start = tf_keras.initializers.RandomNormal(0.0, 0.5, seed=2)
+        self.table = de.Variable(dim=DIM, initializer=start)
+        self.shadow = de.shadow_ops.ShadowVariable(self.table)
+        self.head = tf_keras.layers.Dense(1)
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        rows = de.shadow_ops.embedding_lookup(self.shadow, ids)
+        return self.head(self.embedding(ids) * rows)
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [*super().trainable_variables, self.shadow]
+
+
+IDS = np.arange(64) % COUNT
+TARGETS = (IDS % 3)[:, None].astype(np.float32)
+
+
+def fitted(kind: str, epochs: int = 20) -> Any:
+    model = ModelOfKeras2()
+    model.compile(de.DynamicEmbeddingOptimizer(make(kind, "Adam")), "mse")
+    if epochs:
+        losses = model.fit(IDS, TARGETS, epochs=epochs, verbose=0).history["loss"]
+        assert losses[-1] < 0.2 * losses[0]
+        assert int(model.table.size()) == int(model.embedding.params.size()) == COUNT
+    return model
+
+
+@pytest.mark.parametrize("kind", ["present", "legacy"])
+def test_fit_and_save(kind: str, tmp_path: Path) -> None:
+    model, other = fitted(kind), fitted(kind, epochs=0)
+    other(tf.constant(IDS))  # Keras creates the dense layer.
+    expected = model.predict(IDS, verbose=0)
+    model.save_weights(str(tmp_path / "weights"))
+    other.load_weights(str(tmp_path / "weights"))
+    np.testing.assert_array_equal(other.predict(IDS, verbose=0), expected)
+    for one in (model, other):
+        one.fit(IDS, TARGETS, shuffle=False, verbose=0)
+    after = model.predict(IDS, verbose=0)
+    assert np.any(after != expected)
+    np.testing.assert_array_equal(other.predict(IDS, verbose=0), after)
+    served = str(tmp_path / "served")
+    options = tf.saved_model.SaveOptions(namespace_whitelist=["TFRA"])
+    model.save(served, save_format="tf", options=options)
+    signature = tf.saved_model.load(served).signatures["serving_default"]
+    np.testing.assert_allclose(signature(tf.constant(IDS))["output_1"], after, rtol=1e-6)
+
+
+def test_functional_models_are_refused() -> None:
+    """They would not train the table."""
+    ids = tf_keras.Input((2,), dtype="int64")
+    table = de.Variable(dim=DIM)
+    with pytest.raises(TypeError, match="Functional models of Keras 2"):
+        de.keras.layers.SquashedEmbedding(DIM)(ids)
+    with pytest.raises(TypeError, match="Functional models of Keras 2"):
+        de.embedding_lookup(table, ids)
 
 
 # --- What is refused.

@@ -54,11 +54,21 @@ class LegacyOptimizer(TrainsTables):
         return rows.add_slot(slot_name, initializer, self.class_name())
 
     def get_slot(self, var: Any, slot_name: str) -> Any:
-        """Returns the slot of a variable, a `SlotVariable` if it is in a table."""
+        """Returns the slot of a variable.
+
+        Raises:
+            KeyError: If there is none of this name, or it is in a table. A SavedModel that had
+                references to such slots could not be loaded.
+        """
         rows = self.rows_of(var)
         if rows is None:
             return super().get_slot(var, slot_name)
-        return self.get_slot_in_table(rows, var, slot_name)
+        if var is rows.rows:
+            return rows.slot(slot_name)
+        raise KeyError(
+            f"Expected a variable with slots of its own, received the table {rows.params.name!r}. "
+            "Use get_slot_variables(optimizer) of the table."
+        )
 
     # --- The step.
 

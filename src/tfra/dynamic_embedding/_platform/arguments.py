@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfra._shared import arrays, limits
+from tfra.dynamic_embedding._platform.keras2 import refuse_input
 from tfra.dynamic_embedding._platform.tf import tf
 
 KEY_DTYPES = (tf.int32, tf.int64, tf.string)
@@ -81,6 +82,7 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
     """
     if isinstance(keys, tf.Tensor) and keys.dtype is dtype:
         return keys
+    refuse_input(keys)
     if isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
             f"`keys`: expected a tensor of {dtype.name}, received a {type(keys).__name__}. Its "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfra.dynamic_embedding._platform.tf import ANONYMOUS, eager_mode, tf
+from tfra.dynamic_embedding._platform.tf import ANONYMOUS, eager_mode, in_saved_model, tf
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer
 from tfra.dynamic_embedding._training.shadow import TrainableWrapper, updating_tables
 from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable, shadow_around
@@ -95,7 +95,23 @@ class TrainsTables(VariableOptimizer):
         rows = self.rows_of(var)
         if rows is None:
             return super().get_slot(var, name)
-        return self.get_slot_in_table(rows, var, name)
+        if var is rows.rows:
+            return rows.slot(name)
+        # TensorFlow asks for the slots of all objects that it saves. It saves none for the variable
+        # in a shadow, and a SavedModel has none of tables.
+        if var is not rows.shadow or in_saved_model():
+            return None
+        slots = rows.params.get_slot_variables(self)
+        return next((slot for slot in slots if slot.slot_name == name), None)
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position: Any, slot_name: str, variable: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(variable, TrainableWrapper):
+            return None  # Its slots are in the table, which restores them.
+        return super()._create_or_restore_slot_variable(
+            slot_variable_position, slot_name, variable, *args, **kwargs
+        )
 
     def identity(self, params: TrainedVariable) -> BoundOptimizer:
         """Returns the identity by which a table knows it.

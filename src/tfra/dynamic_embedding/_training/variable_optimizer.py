@@ -94,27 +94,6 @@ class VariableOptimizer(TableOptimizer, _Base):  # type: ignore[misc]
         of_tables = [slot.name for rows in self.all_rows() for slot in rows.rule.slots]
         return list(dict.fromkeys([*dense, *of_tables]))
 
-    def get_slot_in_table(self, rows: StepRows, variable: Any, name: str) -> Any:
-        """Returns the slot of a table, or None.
-
-        Given the variable of the rows it is a variable, given the shadow a `SlotVariable`.
-        """
-        if variable is rows.rows:
-            return rows.slot(name)
-        if variable is not rows.shadow:
-            return None  # Checkpoints ask for slots of the variable in a shadow too.
-        slots = rows.params.get_slot_variables(self)
-        return next((slot for slot in slots if slot.slot_name == name), None)
-
-    def _create_or_restore_slot_variable(
-        self, slot_variable_position: Any, slot_name: str, variable: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if isinstance(variable, TrainableWrapper):
-            return None  # Its slots are in the table, which restores them.
-        return super()._create_or_restore_slot_variable(
-            slot_variable_position, slot_name, variable, *args, **kwargs
-        )
-
 
 def _where_tables_are() -> contextlib.AbstractContextManager[Any]:
     """A context for ops of tables: optimizers colocate their ops with a shadow."""

@@ -6,11 +6,13 @@ from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import is_rebuilding
+from tfra.dynamic_embedding._platform.keras2 import refuse_input
 from tfra.dynamic_embedding._platform.tf import tf
 
 
 def ids_of(ids: Any, dtype: tf.DType) -> Any:
     """Returns ids of the key type, or raises TypeError."""
+    refuse_input(ids)
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_flat_values(ids_of(ids.flat_values, dtype))
     if isinstance(ids, tf.SparseTensor):
