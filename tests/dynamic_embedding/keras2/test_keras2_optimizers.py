@@ -630,7 +630,8 @@ def test_fit_and_save(kind: str, tmp_path: Path) -> None:
     served = str(tmp_path / "served")
     options = tf.saved_model.SaveOptions(namespace_whitelist=["TFRA"])
     model.save(served, save_format="tf", options=options)
-    signature = tf.saved_model.load(served).signatures["serving_default"]
+    loaded = tf.saved_model.load(served)
+    signature = loaded.signatures["serving_default"]
     np.testing.assert_allclose(signature(tf.constant(IDS))["output_1"], after, rtol=1e-6)
 
 
