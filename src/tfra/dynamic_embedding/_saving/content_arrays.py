@@ -49,16 +49,17 @@ def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType, dim: int)
     Raises:
         ValueError: If an array is missing, or holds what can't be of these types.
     """
-    if ("keys_lengths" in store) != (key_dtype == tf.string):
-        found = "strings" if "keys_lengths" in store else "integers"
+    names = names_in(store)
+    if ("keys_lengths" in names) != (key_dtype == tf.string):
+        found = "strings" if "keys_lengths" in names else "integers"
         raise ValueError(f"Expected a file with keys of {key_dtype.name}. Received one of {found}")
     types = content_types(key_dtype, value_dtype)
     content = {}
-    if "sums" in store or "sum_keys" in store or "sum_keys_lengths" in store:
+    if names & {"sums", "sum_keys", "sum_keys_lengths"}:
         # Files written before gradients were accumulated have none.
         types |= {"sum_keys": key_dtype, "sums": arguments.compute_dtype(value_dtype)}
     for name, dtype in types.items():
-        if name in _SCORES and name not in store:
+        if name in _SCORES and name not in names:
             content[name] = tf.zeros([0], dtype)
         elif dtype == tf.string:
             content[name] = tf.constant(_strings(store, name), tf.string)
@@ -70,6 +71,11 @@ def to_content(store: Any, key_dtype: tf.DType, value_dtype: tf.DType, dim: int)
             _refuse("values", f"rows of {dim} strings", f"{count} strings")
         content["values"] = tf.reshape(content["values"], [-1, dim])
     return content
+
+
+def names_in(store: Any) -> set[str]:
+    """Returns the names of the arrays in a store; those of Keras 3.9 do not support `in`."""
+    return set(store.keys())
 
 
 def check(content: Content, name: str, dim: int) -> None:
@@ -108,11 +114,12 @@ class NpzArrays:
             raise self._error("two arrays of one name")
         self._names = set(names)
 
-    def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._names
+    def keys(self) -> set[str]:
+        """Returns the names of the arrays."""
+        return {name.removesuffix(".npy") for name in self._names if name.endswith(".npy")}
 
     def __getitem__(self, name: str) -> _Array:
-        if name not in self:
+        if f"{name}.npy" not in self._names:
             raise self._error(f"a file without `{name}`")
         try:
             return self._read(f"{name}.npy")
@@ -148,7 +155,7 @@ def _refuse(name: str, expected: str, received: str) -> None:
 
 
 def _array(store: Any, name: str) -> _Array:
-    if name not in store:
+    if name not in names_in(store):
         raise ValueError(f"`{name}`: expected an array of this name, received a file without it")
     try:
         array = store[name]

@@ -35,7 +35,7 @@ def read(path: Path, key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> Co
         if found != expected:
             raise ValueError(f"{path}: expected {expected}, received {found}")
         for name in ("scores", "epoch"):  # Every HkvHashTable has both.
-            if name not in arrays:
+            if name not in content_arrays.names_in(arrays):
                 raise ValueError(f"{path}: expected `{name}`, received a file without it")
         try:
             return content_arrays.to_content(arrays, *types, dim)
