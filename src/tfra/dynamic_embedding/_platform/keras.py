@@ -41,6 +41,7 @@ __all__ = [
     "inner_optimizers",
     "is_rebuilding",
     "keras",
+    "loaded_objects",
     "require_backend",
     "take_name_of",
 ]
@@ -79,6 +80,16 @@ def inner_optimizers(optimizer: Any) -> list[Any]:
 def is_rebuilding() -> bool:
     """Whether Keras calls a layer only to build it, with placeholders as inputs."""
     return bool(in_stateless_scope())
+
+
+def loaded_objects() -> dict[Any, Any] | None:
+    """Returns what `keras.models.load_model`, if it is running, made for several layers to share.
+
+    Keras keeps it by numbers, and forgets it at the end.
+    """
+    objects: dict[Any, Any] | None
+    objects = global_state.get_global_attribute("shared_objects/id_to_obj_map")
+    return objects
 
 
 def take_name_of(new: type, cls: type) -> None:

@@ -171,7 +171,8 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self.trained_by = None
 
         self._name_in_graph()
-        initial = initial_rows(initializer, self._value_dtype, self._dim, self._seed_name())
+        self.seed_name = self._new_seed_name()
+        initial = initial_rows(initializer, self._value_dtype, self._dim, self.seed_name)
         self._computed = None
         if isinstance(initial, ComputedRows):
             self._computed = initial
@@ -215,7 +216,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self._restrict_policy = self._no_dependency(policy)
         self._training = self._no_dependency(VariableTraining(partitions, rows, policy))
 
-    def _seed_name(self) -> str:
+    def _new_seed_name(self) -> str:
         """Returns the name of which a missing seed is made. Default names get a number."""
         if self._name != DEFAULT_NAME:
             return self._name

@@ -57,9 +57,8 @@ class SquashedEmbedding(Embedding):
         size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
         if self.combiner not in FUSED_COMBINERS:
             # A function of the user may not support ragged rows, so it gets dense ones.
-            rows = tf.reshape(
-                self.shadow.lookup(ids, training), [examples, size, self.embedding_size]
-            )
+            rows = self.shadow.lookup(ids, training, self.max_norm)
+            rows = tf.reshape(rows, [examples, size, self.embedding_size])
             combined = self._cast(combiner_function(self.combiner)(rows, axis=1))
             shape = tf.concat([batch, tf.shape(combined, tf.int64)[1:]], axis=0)
             return tf.ensure_shape(

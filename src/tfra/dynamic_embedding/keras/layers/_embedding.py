@@ -9,31 +9,36 @@ from tfra.dynamic_embedding._lookup.pooling import Bags, Combiner, combiner_func
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import compiled_optimizer, keras, require_backend
 from tfra.dynamic_embedding._platform.tf import tf
-from tfra.dynamic_embedding._saving import content_arrays
 from tfra.dynamic_embedding._tables.partitions import default_partition_fn
 from tfra.dynamic_embedding._training.adoption import adopt
+from tfra.dynamic_embedding._training.shadow import check_max_norm
 from tfra.dynamic_embedding._training.shadow_variable import ShadowVariable
+from tfra.dynamic_embedding._variable.shadows import weight_of
 from tfra.dynamic_embedding._variable.variable import Variable
 from tfra.dynamic_embedding.keras.layers import _config
+from tfra.dynamic_embedding.keras.layers import _shared_tables as shared_tables
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
 
 DEFAULT_NAME = "DynamicEmbeddingLayer"
 
-# Keyword arguments with their defaults: those of the Variable, and those that TFRA accepts.
+# Keyword arguments with their defaults: those of the Variable, and others.
 _VARIABLE_ARGUMENTS = {
     "bp_v2": False,
     "restrict_policy": None,
     "init_capacity": 0,
     "partitioner": default_partition_fn,
     "kv_creator": None,
-    "max_norm": None,
-    "distribute_strategy": None,
-    "keep_distribution": False,
     "checkpoint": True,
-    "short_file_name": False,
     "admission": None,
     "ttl": None,
     "min_norm": None,
+}
+_KEYWORD_ARGUMENTS = {
+    **_VARIABLE_ARGUMENTS,
+    "max_norm": None,
+    "distribute_strategy": None,
+    "keep_distribution": False,
+    "short_file_name": False,
 }
 
 
@@ -53,6 +58,28 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     >>> ids = tf.constant([[15, 2], [4, 92], [22, 4]], dtype=tf.int64)
     >>> embedding(ids).shape.as_list()
     [3, 2, 8]
+
+    Layers share a table with each other and with lookup functions if they are given the same
+    `Variable` as `params`. All of them train it, with one set of slots; freezing one of the layers
+    freezes the table for all. What describes the table (types, `initializer`, `devices`, `ttl` and
+    similar arguments) is given to the `Variable`. Files contain the table once, and
+    `keras.models.load_model` makes one table again.
+
+    Example:
+    >>> films = tfra.dynamic_embedding.Variable(dim=8, name="films")
+    >>> seen = tfra.dynamic_embedding.keras.layers.SquashedEmbedding(8, params=films)
+    >>> candidate = tfra.dynamic_embedding.keras.layers.Embedding(8, params=films)
+    >>> seen.params is candidate.params
+    True
+
+    The config of such a layer does not tell who else shares its table. So `from_config` and
+    `keras.models.clone_model` raise an error, unless you say which `Variable` the new layers share:
+
+    >>> copies = tfra.dynamic_embedding.Variable(dim=8, name="copies")
+    >>> with keras.saving.custom_object_scope({"films": copies}):
+    ...     copy = type(seen).from_config(seen.get_config())
+    >>> copy.params is copies
+    True
 
     Args:
         embedding_size: An object convertible to int. Length of embedding vector to every feature
@@ -81,6 +108,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             admission: The rule for which ids may enter, of `tfra.admission`; see `Variable`.
             ttl: Seconds after which a row expires; see `Variable`.
             min_norm: Rows with a smaller L2 norm expire; see `Variable`.
+            params: A `Variable` for the layer to use instead of making one.
 
     Raises:
         TypeError: If a type is not supported, or ids are of another type.
@@ -100,17 +128,25 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         require_backend()
-        self_arguments = {n: kwargs.pop(n, d) for n, d in _VARIABLE_ARGUMENTS.items()}
+        self_arguments = {n: kwargs.pop(n, d) for n, d in _KEYWORD_ARGUMENTS.items()}
+        params = kwargs.pop("params", None)
+        embedding_size = arguments.convertible_integer(
+            embedding_size, "embedding_size", 1, limits.MAX_DIM
+        )
         key_dtype = arguments.key_dtype(key_dtype)
         value_dtype = arguments.value_dtype(value_dtype)
+        if params is not None:
+            of_table = {"initializer": initializer, "devices": devices}
+            of_table |= {n: self_arguments[n] for n in _VARIABLE_ARGUMENTS}
+            _check_params(params, embedding_size, key_dtype, value_dtype, of_table)
+            key_dtype, value_dtype = params.key_dtype, params.value_dtype
+            initializer, devices = params.initializer, params.devices
         if not value_dtype.is_floating:
             raise TypeError(f"`value_dtype`: expected a floating type, received {value_dtype.name}")
         if value_dtype != tf.float32:
             kwargs.setdefault("dtype", value_dtype.name)
         super().__init__(name=_unique(name), **kwargs)
-        self.embedding_size = arguments.convertible_integer(
-            embedding_size, "embedding_size", 1, limits.MAX_DIM
-        )
+        self.embedding_size = embedding_size
         init_capacity = self_arguments["init_capacity"]
         arguments.integer(init_capacity, "init_capacity", 0, limits.MAX_KEYS)
         self.key_dtype = key_dtype
@@ -121,7 +157,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             combiner_function(combiner)
         self.combiner = combiner
         self.initializer = initializer
-        if initializer is None:
+        if initializer is None and params is None:
             self.initializer = keras.initializers.RandomNormal()
         elif isinstance(initializer, str):
             self.initializer = keras.initializers.get(initializer)
@@ -129,11 +165,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.with_unique = with_unique
         self._arguments = self_arguments
         self.max_norm = self_arguments["max_norm"]
+        check_max_norm(self.max_norm)
         self.supports_masking = True
         self.supports_jit = False  # XLA has no tables.
         self._allow_non_tensor_positional_args = True
         self._shadow: ShadowVariable | None = None
-        self._params: Variable | None = None
+        self._params: Variable | None = params
+        self._makes_table = params is None
+        if params is not None:
+            shared_tables.note_shared(params)
         self._failed: Exception | None = None
 
     @property
@@ -145,7 +185,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def shadow(self) -> ShadowVariable:
-        """The shadow of the `Variable`, which is a trainable weight of the layer."""
+        """The shadow of the `Variable`, which is a trainable weight of all layers that share it."""
         self._make_variable()
         assert self._shadow is not None
         return self._shadow
@@ -158,34 +198,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def _make_variable(self) -> None:
         if self._failed is not None:
             raise self._failed
-        if self._params is not None:
+        if self._shadow is not None:
             return
-        given = self._arguments
-        with tf.init_scope():
-            params = Variable(
-                key_dtype=self.key_dtype,
-                value_dtype=self.value_dtype,
-                dim=self.embedding_size,
-                devices=self.devices,
-                partitioner=given["partitioner"],
-                name=f"{self.name}-parameter",
-                initializer=self.initializer,
-                trainable=self.trainable,
-                checkpoint=given["checkpoint"],
-                init_size=given["init_capacity"],
-                kv_creator=given["kv_creator"],
-                restrict_policy=given["restrict_policy"],
-                bp_v2=given["bp_v2"],
-                admission=given["admission"],
-                ttl=given["ttl"],
-                min_norm=given["min_norm"],
-            )
-            shadow = ShadowVariable(
-                params,
-                name="shadow",
-                max_norm=self.max_norm,
-                distribute_strategy=given["distribute_strategy"],
-            )
+        params = self._params
+        if params is None:
+            with tf.init_scope():
+                params = self._new_variable()
+            shared_tables.set_saver(params, self)
+        name = "shadow" if self._makes_table else f"{params.name}_shadow"
+        shadow = weight_of(params, name, self._arguments["distribute_strategy"])
+        trainable = self.trainable and shadow.trainable
         try:
             # A checkpoint that was restored before the layer was built is restored here.
             self._params = params
@@ -193,12 +215,33 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             # layer may be trained later, so the shadow is frozen after the assignment.
             shadow.trainable = True
             self._shadow = shadow
-            shadow.trainable = self.trainable
+            shadow.trainable = trainable
         except Exception as error:
             # Keras hides the error of its first attempt to build a model. The next attempt must not
             # go on without the rows.
             self._failed = error
             raise
+
+    def _new_variable(self) -> Variable:
+        given = self._arguments
+        return Variable(
+            key_dtype=self.key_dtype,
+            value_dtype=self.value_dtype,
+            dim=self.embedding_size,
+            devices=self.devices,
+            partitioner=given["partitioner"],
+            name=f"{self.name}-parameter",
+            initializer=self.initializer,
+            trainable=self.trainable,
+            checkpoint=given["checkpoint"],
+            init_size=given["init_capacity"],
+            kv_creator=given["kv_creator"],
+            restrict_policy=given["restrict_policy"],
+            bp_v2=given["bp_v2"],
+            admission=given["admission"],
+            ttl=given["ttl"],
+            min_norm=given["min_norm"],
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer. Keras could not build it for ids of unknown rank, which it accepts."""
@@ -224,7 +267,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             return self._combine(Bags.of_ragged(ids), training)
         if isinstance(ids, tf.SparseTensor):
             return self._combine(Bags.of_sparse(ids), training)
-        return self._cast(self.shadow.lookup(ids, training))
+        return self._cast(self.shadow.lookup(ids, training, self.max_norm))
 
     def _prepare(self, ids: Any, training: bool | None) -> Any:
         if training is False:
@@ -236,7 +279,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return ids_of(ids, self.key_dtype)
 
     def _combine(self, bags: Bags, training: bool | None) -> tf.Tensor:
-        return self._cast(bags.lookup(self.shadow, self.combiner, training))
+        return self._cast(bags.lookup(self.shadow, self.combiner, training, self.max_norm))
 
     def _cast(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, self.compute_dtype)
@@ -299,11 +342,20 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.params.clear()
         self.params.upsert(keys, rows)
 
+    @property
+    def _shared_table(self) -> Any:
+        """What saves the rows in files of Keras, which look for it here; None for the layer itself.
+
+        The name is part of the format of these files.
+        """
+        saver = None if self._params is None else shared_tables.saver_of(self._params)
+        return None if saver is self else saver
+
     def save_own_variables(self, store: Any) -> None:
-        """Writes the content of the Variable to a file of Keras."""
+        """Writes the content of the Variable to a file of Keras, if no other object saves it."""
         self.shadow.warn_if_untrained()
-        for name, array in content_arrays.to_arrays(self.params.content()).items():
-            store[name] = array
+        if self._shared_table is None:
+            shared_tables.save(self.params, store)
 
     def load_own_variables(self, store: Any) -> None:
         """Replaces the content of the Variable by what `save_own_variables` wrote.
@@ -312,14 +364,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             ValueError: If the file is damaged, or from another kind of layer. The layer is then
                 unchanged.
         """
-        dim = self.embedding_size
-        try:
-            content = content_arrays.to_content(store, self.key_dtype, self.value_dtype, dim)
-            content_arrays.check(content, self.name, dim)
-            self.params.restore(content)
-        except (ValueError, tf.errors.InvalidArgumentError) as error:
-            message = getattr(error, "message", error)
-            raise ValueError(f"Layer {self.name!r} can't be loaded: {message}") from error
+        if self._shared_table is None:
+            shared_tables.load(self.params, store, self.name)
+        elif shared_tables.has_table(store):
+            raise ValueError(
+                f"Layer {self.name!r} can't be loaded: it shares the table {self.params.name!r}. "
+                "Received a file in which it has a table of its own."
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config of the layer."""
@@ -329,22 +380,46 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             "key_dtype": self.key_dtype.name,
             "value_dtype": self.value_dtype.name,
             "combiner": _config.serialize(self.combiner),
-            "initializer": _config.serialize(self.initializer),
             "with_unique": self.with_unique,
         }
         for name, value in self._arguments.items():
-            if value is not _VARIABLE_ARGUMENTS[name] and name != "distribute_strategy":
+            if value is not _KEYWORD_ARGUMENTS[name] and name != "distribute_strategy":
                 config[name] = _config.serialize(value)
-        if self._arguments["keep_distribution"]:
-            config["devices"] = self.devices
+        keep_devices = self._arguments["keep_distribution"]
+        if self._makes_table:
+            config["initializer"] = _config.serialize(self.initializer)
+            if keep_devices:
+                config["devices"] = self.devices
+        if self._params is not None and shared_tables.is_shared(self._params):
+            config["params"] = shared_tables.to_config(self._params, keep_devices)
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """Makes a layer from its config."""
+        """Makes a layer from its config.
+
+        Raises:
+            ValueError: If the layer shares a table, and nothing says with which others.
+        """
+        config = dict(config)
+        shared = config.pop("params", None)
+        params = None if shared is None else shared_tables.from_config(shared)
         config = {name: _config.deserialize(value, name) for name, value in config.items()}
+        if "initializer" in config:  # The layer made its table.
+            layer = cls(**config)
+            if params is not None:
+                layer._params = params
+                shared_tables.set_saver(params, layer)
+        elif params is not None:
+            layer = cls(**config, params=params)
+        else:
+            raise ValueError(
+                f"Layer {config['name']!r} shares the table {shared['name']!r} with others "
+                "(`params`), but its config does not tell with which. Say it: with "
+                f"keras.saving.custom_object_scope({{{shared['name']!r}: a Variable, old or "
+                "new}). keras.models.load_model finds out itself, from a .keras file."
+            )
         name = config.get("name")
-        layer = cls(**config)
         if name is not None:
             layer.name = name  # Not made unique again, even if it is the default name.
         return layer
@@ -359,3 +434,42 @@ def _unique(name: str) -> str:
         return name
     number = keras.backend.get_uid(name)
     return name if number == 1 else f"{name}_{number - 1}"
+
+
+def _check_params(
+    params: Any,
+    embedding_size: int,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    of_table: dict[str, Any],
+) -> None:
+    """Raises unless `params` is a Variable that no other argument contradicts.
+
+    Args:
+        params: What the layer was given.
+        embedding_size: Its other arguments, which must be those of the Variable. Types may also be
+            the defaults.
+        key_dtype: See `embedding_size`.
+        value_dtype: See `embedding_size`.
+        of_table: The arguments that describe a table, which must have their defaults.
+    """
+    if not isinstance(params, Variable):
+        raise TypeError(
+            f"`params`: expected a tfra.dynamic_embedding.Variable, received {params!r}"
+        )
+    for name, received, expected in (
+        ("embedding_size", embedding_size, (params.dim,)),
+        ("key_dtype", key_dtype, (params.key_dtype, tf.int64)),
+        ("value_dtype", value_dtype, (params.value_dtype, tf.float32)),
+    ):
+        if received not in expected:
+            raise ValueError(
+                f"`{name}`: expected {expected[0]!r}, as the Variable {params.name!r} has that is "
+                f"given as `params`. Received: {received!r}"
+            )
+    for name, value in of_table.items():
+        if value is not _VARIABLE_ARGUMENTS.get(name):
+            raise ValueError(
+                f"`{name}` describes the table. Received: {name}={value!r} and `params`, a "
+                f"Variable that exists. Give `{name}` to the Variable instead."
+            )
