@@ -173,3 +173,12 @@ def test_sums_come_in_one_order_whatever_was_before(key_dtype: str) -> None:
     assert sorted(tf.squeeze(some).numpy().tolist()) == list(range(20))
     np.testing.assert_array_equal(some_keys, other_keys)
     np.testing.assert_array_equal(some, other)
+
+
+@pytest.mark.filterwarnings("error:.*no optimizer step was taken")
+def test_saving_before_the_first_update_warns_of_nothing(tmp_path: Path) -> None:
+    model = variant().model()
+    model.compile(model.optimizer, "mse", run_eagerly=True)
+    train(model, BATCHES[:1])
+    assert all(waiting(model))
+    model.save_weights(tmp_path / "early.weights.h5")

@@ -184,6 +184,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
     def _backend_increment_gradient_accumulators(self, grads: Any, acc_grads: Any) -> None:
         super()._backend_increment_gradient_accumulators(grads, acc_grads)
         for gradient in _step.given:
+            gradient.shadow.note_step()
             gradient.shadow.params.gradient_sums.add(gradient.keys, gradient.values)
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:

@@ -163,7 +163,7 @@ class TrainableWrapper:
         return self.params.size()
 
     def note_step(self) -> None:
-        """Called by optimizers when they update the rows."""
+        """Called by optimizers when they update the rows, or keep gradients for a later update."""
 
     def warn_if_untrained(self) -> None:
         """Warns if rows were looked up for training and no optimizer updated them."""

@@ -249,7 +249,7 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             expect_step(optimizer, self)
 
     def note_step(self) -> None:
-        """Called by optimizers when they update the rows."""
+        """Called by optimizers when they update the rows, or keep gradients for a later update."""
         self._steps += 1
 
     def warn_if_untrained(self) -> None:
