@@ -139,7 +139,7 @@ def test_every_keyword_is_taken() -> None:
     "options, said",
     [
         ({"embeding_size": 3}, "embeding_size"),
-        ({"mask_zero": True}, "mask_zero"),
+        ({"mask_zeros": True}, "mask_zeros"),
         ({"combiner": "median"}, "median"),
         ({"combiner": 3}, "3"),
         ({"key_dtype": tf.float32}, "float32"),

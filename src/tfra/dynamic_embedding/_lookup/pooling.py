@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfra.dynamic_embedding._platform.tf import ops, tf
@@ -99,6 +99,23 @@ class Bags:
             tf.gather(rows, order), tf.range(tf.reduce_prod(shape) + 1), out_type=tf.int64
         )
         return cls(tf.gather(keys, order), splits, None, shape, tf.TensorShape(static))
+
+    def without(self, dropped: tf.Tensor) -> Bags:
+        """Returns the bags without some keys.
+
+        Args:
+            dropped: A bool for each key.
+        """
+        kept = tf.logical_not(dropped)
+        before = tf.cumsum(tf.cast(kept, tf.int64))  # Keys that stay, up to and including each.
+        before = tf.concat([tf.zeros([1], tf.int64), before], axis=0)
+        weights = None if self.weights is None else tf.boolean_mask(self.weights, kept)
+        return replace(
+            self,
+            keys=tf.boolean_mask(self.keys, kept),
+            row_splits=tf.gather(before, self.row_splits),
+            weights=weights,
+        )
 
     def lookup(
         self,

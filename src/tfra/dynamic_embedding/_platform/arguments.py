@@ -33,12 +33,12 @@ class DtypeError(TypeError, ValueError):
 
 def key_dtype(dtype: Any) -> tf.DType:
     """Returns `dtype` as a key type, or raises TypeError."""
-    return _one_of(dtype, KEY_DTYPES, "key_dtype")
+    return _one_of(dtype, KEY_DTYPES, "key_dtype", {tf.uint64: _wide_keys_hint("uint64", tf.int32)})
 
 
 def value_dtype(dtype: Any) -> tf.DType:
     """Returns `dtype` as a value type, or raises TypeError."""
-    return _one_of(dtype, VALUE_DTYPES, "value_dtype")
+    return _one_of(dtype, VALUE_DTYPES, "value_dtype", {})
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
@@ -46,14 +46,20 @@ def compute_dtype(dtype: tf.DType) -> tf.DType:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def _one_of(dtype: Any, known: tuple[tf.DType, ...], what: str) -> tf.DType:
+def _one_of(
+    dtype: Any, known: tuple[tf.DType, ...], what: str, hints: dict[tf.DType, str]
+) -> tf.DType:
     names = ", ".join(d.name for d in known)
     try:
-        converted = tf.as_dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"`{what}`: expected one of {names}, received {dtype!r}") from error
+        # TensorFlow takes a number for a type, too: 8 for complex64.
+        converted = None if isinstance(dtype, (int, np.integer)) else tf.as_dtype(dtype)
+    except TypeError:
+        converted = None
+    if converted is None:
+        raise TypeError(f"`{what}`: expected one of {names}, received {dtype!r}")
     if converted not in known:
-        raise TypeError(f"`{what}`: expected one of {names}, received {converted.name}")
+        hint = f". {hints[converted]}" if converted in hints else ""
+        raise TypeError(f"`{what}`: expected one of {names}, received {converted.name}{hint}")
     return converted
 
 
@@ -116,10 +122,13 @@ def _check_range(array: np.ndarray[Any, Any], dtype: tf.DType, what: str) -> Non
         return
     low, high = int(array.min()), int(array.max())
     if low < dtype.min or high > dtype.max:
-        raise DtypeError(
+        message = (
             f"`{what}`: expected {dtype.name}, in [{dtype.min}, {dtype.max}], received values "
             f"from {low} to {high}"
         )
+        if what == "keys" and low >= 0 and high <= tf.uint64.max:
+            message += f". {_wide_keys_hint('uint64', dtype)}"
+        raise DtypeError(message)
 
 
 def _check_kind(keys: Any, dtype: tf.DType) -> None:
@@ -149,7 +158,9 @@ def _keys_hint(received: str, expected: tf.DType) -> str:
             "For keys that are integers, make it with key_dtype=tf.int64; or convert them with "
             "tf.strings.as_string."
         )
-    if received.startswith("int"):
+    if tf.as_dtype(received).is_integer:
+        if tf.as_dtype(received).max > expected.max:
+            return _wide_keys_hint(received, expected)
         return f"Convert them with tf.cast(keys, tf.{expected.name})."
     return (
         f"Convert them with tf.cast(keys, tf.{expected.name}), best where they are read: floats "
@@ -167,6 +178,17 @@ def export_hint(keys: tf.Tensor, dtype: tf.DType) -> str:
         " To save a model that is a subclass of keras.Model, say what its inputs are: "
         f"model.export(path, input_signature=[{spec}]), or tf.saved_model.save(model, path, "
         f"signatures=tf.function(model).get_concrete_function({spec}))."
+    )
+
+
+def _wide_keys_hint(received: str, expected: tf.DType) -> str:
+    """Returns advice for an error about integers that may not fit the key type."""
+    wider = "" if expected == tf.int64 else "Make it with key_dtype=tf.int64. "
+    if received != "uint64":
+        return f"{wider}If all of them fit, convert them with tf.cast(keys, tf.{expected.name})."
+    return (
+        f"{wider}tf.bitcast(keys, tf.int64), or array.view('int64') in NumPy, takes keys of uint64 "
+        "as they are, one to one."
     )
 
 

@@ -55,9 +55,9 @@ class SquashedEmbedding(Embedding):
         batch = tf.shape(ids, tf.int64)[:dims]
         examples = tf.reduce_prod(batch)
         size = tf.math.floordiv(tf.size(ids, tf.int64), tf.maximum(examples, 1))
-        if self.combiner not in FUSED_COMBINERS:
+        if self.combiner not in FUSED_COMBINERS and not self.mask_zero:
             # A function of the user may not support ragged rows, so it gets dense ones.
-            rows = self.shadow.lookup(ids, training, self.max_norm)
+            rows = self._lookup(ids, training)
             rows = tf.reshape(rows, [examples, size, self.embedding_size])
             combined = self._cast(combiner_function(self.combiner)(rows, axis=1))
             shape = tf.concat([batch, tf.shape(combined, tf.int64)[1:]], axis=0)

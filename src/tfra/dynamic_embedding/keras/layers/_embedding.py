@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tfra._shared import limits
 from tfra.dynamic_embedding._lookup.pooling import Bags, Combiner, combiner_function
 from tfra.dynamic_embedding._platform import arguments
@@ -17,7 +19,7 @@ from tfra.dynamic_embedding._variable.shadows import weight_of
 from tfra.dynamic_embedding._variable.variable import Variable
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers import _shared_tables as shared_tables
-from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype, ids_of
+from tfra.dynamic_embedding.keras.layers._ids import MaskOfIds, check_ids_dtype, ids_of, is_padding
 
 DEFAULT_NAME = "DynamicEmbeddingLayer"
 
@@ -39,6 +41,18 @@ _KEYWORD_ARGUMENTS = {
     "distribute_strategy": None,
     "keep_distribution": False,
     "short_file_name": False,
+    "mask_zero": False,
+    "embeddings_regularizer": None,
+}
+
+# Arguments of keras.layers.Embedding that these layers do not have, and what to write instead.
+_INSTEAD = {
+    "input_dim": "a table needs no number of ids. Write {layer}({output_dim})",
+    "output_dim": "the length of the rows is the first argument. Write {layer}({output_dim})",
+    "embeddings_initializer": "write initializer={value!r}",
+    "embeddings_constraint": "write max_norm={value!r}, a number, to clip rows that are looked up",
+    "input_length": "the input has it: write keras.Input(({value},), dtype='int64')",
+    "weights": "write layer.params.upsert(ids, rows), once the layer exists",
 }
 
 
@@ -109,11 +123,21 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             ttl: Seconds after which a row expires; see `Variable`.
             min_norm: Rows with a smaller L2 norm expire; see `Variable`.
             params: A `Variable` for the layer to use instead of making one.
+            mask_zero: Bool. Whether the id 0, or an empty string, is padding: it is masked, as in
+                `keras.layers.Embedding`, and left out where rows are combined.
+            embeddings_regularizer: A regularizer of Keras, or its name, for the rows of each batch.
+                Each of them counts once.
 
     Raises:
         TypeError: If a type is not supported, or ids are of another type.
         ValueError: If an argument is unknown or out of range.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuses arguments of `keras.layers.Embedding` before one of its own is found missing."""
+        if cls.__init__.__module__.startswith("tfra."):
+            _check_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,
@@ -133,8 +157,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         embedding_size = arguments.convertible_integer(
             embedding_size, "embedding_size", 1, limits.MAX_DIM
         )
+        if isinstance(key_dtype, (int, np.integer)):
+            layer = type(self).__name__
+            raise TypeError(
+                f"`key_dtype`: expected the type of the ids, received {key_dtype}. Does "
+                f"{layer}({embedding_size}, {key_dtype}) mean {embedding_size} ids, as in Keras? A "
+                f"table needs no number of ids: write {layer}({key_dtype})."
+            )
         key_dtype = arguments.key_dtype(key_dtype)
         value_dtype = arguments.value_dtype(value_dtype)
+        regularizer = keras.regularizers.get(self_arguments["embeddings_regularizer"])
+        self_arguments["embeddings_regularizer"] = regularizer
         if params is not None:
             of_table = {"initializer": initializer, "devices": devices}
             of_table |= {n: self_arguments[n] for n in _VARIABLE_ARGUMENTS}
@@ -145,6 +178,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             raise TypeError(f"`value_dtype`: expected a floating type, received {value_dtype.name}")
         if value_dtype != tf.float32:
             kwargs.setdefault("dtype", value_dtype.name)
+        _check_names(type(self), kwargs)
         super().__init__(name=_unique(name), **kwargs)
         self.embedding_size = embedding_size
         init_capacity = self_arguments["init_capacity"]
@@ -166,6 +200,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self._arguments = self_arguments
         self.max_norm = self_arguments["max_norm"]
         check_max_norm(self.max_norm)
+        self.mask_zero = bool(self_arguments["mask_zero"])
+        self.embeddings_regularizer = regularizer
         self.supports_masking = True
         self.supports_jit = False  # XLA has no tables.
         self._allow_non_tensor_positional_args = True
@@ -267,7 +303,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             return self._combine(Bags.of_ragged(ids), training)
         if isinstance(ids, tf.SparseTensor):
             return self._combine(Bags.of_sparse(ids), training)
-        return self._cast(self.shadow.lookup(ids, training, self.max_norm))
+        return self._cast(self._lookup(ids, training))
 
     def _prepare(self, ids: Any, training: bool | None) -> Any:
         if training is False:
@@ -278,8 +314,24 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 adopt(optimizer)
         return ids_of(ids, self.key_dtype)
 
+    def _lookup(self, ids: tf.Tensor, training: bool | None) -> tf.Tensor:
+        self._add_penalty(ids, training)
+        return self.shadow.lookup(ids, training, self.max_norm)
+
     def _combine(self, bags: Bags, training: bool | None) -> tf.Tensor:
+        if self.mask_zero:
+            bags = bags.without(is_padding(bags.keys))
+        self._add_penalty(bags.keys, training)
         return self._cast(bags.lookup(self.shadow, self.combiner, training, self.max_norm))
+
+    def _add_penalty(self, ids: tf.Tensor, training: bool | None) -> None:
+        """Adds what the regularizer says of the rows of ids, each row once, to the losses."""
+        if self.embeddings_regularizer is None or not self.trainable:
+            return
+        distinct, _ = tf.unique(tf.reshape(ids, [-1]))
+        rows = self.shadow.lookup(distinct, training)
+        rows = tf.cast(rows, arguments.compute_dtype(self.value_dtype))
+        self.add_loss(self.embeddings_regularizer(rows))
 
     def _cast(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.cast(rows, self.compute_dtype)
@@ -304,7 +356,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Returns the mask of the ids, or None if the rows of several ids are combined."""
         is_bags = isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor))
-        return None if is_bags or getattr(inputs, "sparse", False) else mask
+        if is_bags or getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False):
+            return None
+        if not self.mask_zero:
+            return mask
+        if not isinstance(inputs, keras.KerasTensor):
+            inputs = ids_of(inputs, self.key_dtype)
+        own = MaskOfIds()(inputs)
+        has_mask = all(part is not None for part in keras.tree.flatten(mask))
+        return keras.ops.logical_and(own, mask) if has_mask else own
 
     # --- The methods of Keras for weights.
 
@@ -426,6 +486,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 BasicEmbedding = Embedding
+
+
+def _check_names(layer: type, kwargs: dict[str, Any]) -> None:
+    """Raises ValueError if an argument is one of `keras.layers.Embedding` that layers lack."""
+    for name, instead in _INSTEAD.items():
+        if name in kwargs:
+            size = kwargs.get("output_dim", kwargs.get("embedding_size", "embedding_size"))
+            written = instead.format(layer=layer.__name__, output_dim=size, value=kwargs[name])
+            raise ValueError(f"`{name}`: {written}. Received: {name}={kwargs[name]!r}")
 
 
 def _unique(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.keras import is_rebuilding
+from tfra.dynamic_embedding._platform.keras import is_rebuilding, keras
 from tfra.dynamic_embedding._platform.keras2 import refuse_input
 from tfra.dynamic_embedding._platform.tf import tf
 
@@ -27,6 +27,24 @@ def ids_of(ids: Any, dtype: tf.DType) -> Any:
         return tf.zeros(tf.shape(ids), dtype)  # Only the shape of these placeholders is right.
     check_ids_dtype(ids.dtype, dtype, arguments.export_hint(ids, dtype))
     return arguments.keys_tensor(ids, dtype)
+
+
+def is_padding(ids: tf.Tensor) -> tf.Tensor:
+    """Whether each id is 0, or an empty string: what `mask_zero` takes for no id."""
+    return tf.equal(ids, tf.constant("" if ids.dtype == tf.string else 0, ids.dtype))
+
+
+@keras.saving.register_keras_serializable(package="tfra")
+class MaskOfIds(keras.Operation):  # type: ignore[misc]
+    """The mask of ids: false for padding. An operation, so that functional models contain it."""
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns a bool for each id."""
+        return tf.logical_not(is_padding(ids))
+
+    def compute_output_spec(self, ids: Any) -> Any:
+        """Returns the shape and dtype of the mask."""
+        return keras.KerasTensor(ids.shape, "bool")
 
 
 def check_ids_dtype(received: Any, dtype: tf.DType, hint: str = "") -> None:
