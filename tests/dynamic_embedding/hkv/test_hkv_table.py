@@ -262,6 +262,17 @@ def test_a_uniform_stream_fills_the_table() -> None:
     assert int(table.size()) >= 0.99 * 5000
 
 
+def test_prepare_changes_nothing() -> None:
+    table = de.HkvHashTable(tf.int64, tf.float32, 0.0)
+    table.prepare([[1, 2]], is_async=True)
+    assert int(table.size()) == 0
+    with pytest.raises(TypeError, match="`keys`: expected int64"):
+        table.prepare([0.5])
+    with tf.Graph().as_default():
+        prepared = de.HkvHashTable(tf.int64, tf.float32, 0.0).prepare([1], name="prepared")
+        assert (prepared.type, prepared.name) == ("NoOp", "prepared")
+
+
 def test_shapes_are_known_beforehand() -> None:
     table = table_of(dim=3)
 

@@ -494,6 +494,23 @@ def test_trainables_can_be_told_from_other_variables() -> None:
     assert [one is dense for one in others] == [True]
 
 
+def test_a_variable_and_its_shadow_look_up_themselves() -> None:
+    variable = de.Variable(dim=2, initializer=3.0)
+    for params in (variable, SHADOW.ShadowVariable(variable)):
+        assert list(signature(params.embedding_lookup)) == ["ids", "name", "max_norm"]
+        with tf.GradientTape() as tape:
+            rows, trainable = params.embedding_lookup([[7], [8]], name="seen")
+        assert isinstance(trainable, de.TrainableWrapper)
+        assert tape.gradient(rows, trainable).indices.numpy().tolist() == [7, 8]
+        assert rows.numpy().tolist() == [[[3.0, 3.0]], [[3.0, 3.0]]]
+        clipped, _ = params.embedding_lookup([7], max_norm=1.0)
+        np.testing.assert_allclose(np.linalg.norm(clipped), 1.0, rtol=1e-6)
+    with pytest.raises(TypeError, match="`keys`: expected int64"):
+        variable.embedding_lookup(["a"])
+    with pytest.raises(TypeError, match="Only floating values"):
+        de.Variable(value_dtype=tf.int64).embedding_lookup([1])
+
+
 def test_math_and_data_flow_are_those_of_tensorflow() -> None:
     ids = NUMBERS.to_sparse()
 

@@ -58,10 +58,7 @@ def embedding_lookup(
         return _of_ragged(embedding_lookup, params, ids, max_norm, return_trainable)
     if _has_no_gradient(params) and not return_trainable:
         return params.lookup(ids)
-    shadow = shadow_of(params)
-    ids = arguments.keys_tensor(ids, shadow.params.key_dtype)
-    with on_device_of(ids):
-        rows = shadow.lookup(ids, max_norm=max_norm)
+    rows, shadow = shadow_of(params).embedding_lookup(ids, max_norm=max_norm)
     return (rows, shadow) if return_trainable else rows
 
 

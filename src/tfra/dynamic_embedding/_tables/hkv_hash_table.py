@@ -447,6 +447,30 @@ class HkvHashTable(HashTable):
         with self.ready():
             return ops.tfra_reserve(self.resource_handle, keys, name=name)
 
+    def prepare(
+        self,
+        keys: Any,
+        name: str | None = None,
+        shared_name: str | None = None,
+        is_async: bool = False,
+    ) -> Any:
+        """Does nothing: rows need no preparation before they are looked up. TFRA has this method.
+
+        Args:
+            keys: Keys of any shape.
+            name: A name for the operation (optional).
+            shared_name: Not used.
+            is_async: Not used.
+
+        Returns:
+            The created Operation.
+
+        Raises:
+            TypeError: when `keys` do not match the table data types.
+        """
+        arguments.keys_tensor(keys, self._key_dtype)
+        return None if tf.executing_eagerly() else tf.no_op(name=name)
+
     def set_epoch(self, epoch: Any, name: str | None = None) -> Any:
         """Sets the epoch for the scores of later writes, and starts counting its steps.
 

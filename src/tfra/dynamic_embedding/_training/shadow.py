@@ -7,10 +7,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import (
     enclosing_graphs,
     in_control_flow,
     in_plain_graph,
+    on_device_of,
     ops,
     tape_may_record,
     tf,
@@ -70,6 +72,27 @@ class TrainableWrapper:
         rows = _clip(rows, self.max_norm if max_norm is None else max_norm)
         self.note_lookup(ids, rows)
         return rows
+
+    def embedding_lookup(
+        self, ids: Any, name: str | None = None, max_norm: float | None = None
+    ) -> tuple[tf.Tensor, TrainableWrapper]:
+        """Looks up rows that gradients flow from, and returns them with this shadow.
+
+        Args:
+            ids: Keys. Can be a tensor of any shape.
+            name: Not used.
+            max_norm: If not None, longer rows are clipped to this L2 norm.
+
+        Returns:
+            A pair of a tensor of shape `ids.shape + [dim]`, and the shadow.
+
+        Raises:
+            TypeError: If `ids` are not of the key type.
+        """
+        del name
+        ids = arguments.keys_tensor(ids, self.params.key_dtype)
+        with on_device_of(ids):
+            return self.lookup(ids, max_norm=max_norm), self
 
     # What programs ask of the shadow that `embedding_lookup` returned for this lookup.
 

@@ -388,6 +388,32 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
             return_exists, name = False, return_exists
         return self._rows.lookup(keys, return_exists, name)
 
+    def embedding_lookup(
+        self, ids: Any, name: str | None = None, max_norm: float | None = None
+    ) -> tuple[tf.Tensor, Any]:
+        """Looks up rows that gradients flow from: `embedding_lookup` with `return_trainable`.
+
+        Example:
+        >>> variable = tfra.dynamic_embedding.Variable(dim=2, initializer=1.0)
+        >>> with tf.GradientTape() as tape:
+        ...     rows, trainable = variable.embedding_lookup([7, 8])
+        >>> tape.gradient(rows, trainable).indices.numpy().tolist()
+        [7, 8]
+
+        Args:
+            ids: Keys. Can be a tensor of any shape. Must match the table's key_dtype.
+            name: Not used.
+            max_norm: If not None, longer rows are clipped to this L2 norm.
+
+        Returns:
+            A pair of a tensor of shape `ids.shape + [dim]`, and the shadow, a `TrainableWrapper`.
+
+        Raises:
+            TypeError: when `ids` do not match the table's key_dtype, or the values can't be
+                trained.
+        """
+        return shadow_of(self).embedding_lookup(ids, name, max_norm)
+
     def remove(self, keys: Any, name: str | None = None) -> Any:
         """Removes `keys` and their values from the variable.
 

@@ -1,6 +1,7 @@
 """Embedding layers without a fixed vocabulary."""
 
 from tfra.dynamic_embedding.keras.layers import embedding
+from tfra.dynamic_embedding.keras.layers._normalization import LayerNormalization
 from tfra.dynamic_embedding.keras.layers.embedding import (
     BasicEmbedding,
     Embedding,
@@ -12,6 +13,7 @@ __all__ = [
     "BasicEmbedding",
     "Embedding",
     "FieldWiseEmbedding",
+    "LayerNormalization",
     "SquashedEmbedding",
     "embedding",
 ]

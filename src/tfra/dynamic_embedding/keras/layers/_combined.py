@@ -22,6 +22,41 @@ from tfra.dynamic_embedding.keras.layers._embedding import Embedding
 from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype
 
 
+def reduce_pooling(x: Any, combiner: Combiner = "sum") -> tf.Tensor:
+    """Combines all rows of each example, as `SquashedEmbedding` does.
+
+    Example:
+    >>> rows = tf.ones([3, 2, 8])
+    >>> tfra.dynamic_embedding.keras.layers.embedding.reduce_pooling(rows).shape.as_list()
+    [3, 8]
+
+    Args:
+        x: Rows, of shape `[batch_size, ..., embedding_size]`; or those of one example, of shape
+            `[count, embedding_size]`.
+        combiner: See `Embedding`.
+
+    Returns:
+        A tensor of shape `[batch_size, embedding_size]`; for one example, `[embedding_size]`.
+
+    Raises:
+        ValueError: If `x` has less than two dimensions, or the combiner is unknown.
+    """
+    x = tf.convert_to_tensor(x)
+    rank = x.shape.rank
+    if rank is not None and rank < 2:
+        raise ValueError(f"`x`: expected two dimensions or more, received shape {x.shape}")
+    if rank == 2:
+        return reduce_pooling(x[tf.newaxis], combiner)[0]
+    shape = tf.shape(x)
+    count = tf.reduce_prod(shape[1:-1])
+    rows = tf.reshape(x, tf.stack([shape[0], count, shape[-1]]))
+    rows = tf.ensure_shape(rows, [x.shape[0], None, x.shape[-1]] if rank else [None] * 3)
+    if combiner == "sqrtn":
+        root = tf.sqrt(tf.cast(tf.maximum(count, 1), rows.dtype))
+        return tf.reduce_sum(rows, axis=1) / root
+    return combiner_function(combiner)(rows, axis=1)
+
+
 @keras.saving.register_keras_serializable(package="tfra")
 class SquashedEmbedding(Embedding):
     """An embedding layer that combines all rows of an example.
