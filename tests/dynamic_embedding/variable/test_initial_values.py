@@ -375,6 +375,51 @@ def test_a_function_gets_the_dtype_under_any_name() -> None:
     assert variable.lookup([1]).numpy().tolist() == [[1] * DIM]
 
 
+WHOLE = [
+    3.0,
+    np.array([3.0, 3.0]),
+    tf.constant([3.0, 3.0]),
+    tf.keras.initializers.Constant(3.0),
+    tf.constant_initializer(3.0),
+    lambda shape: tf.fill(shape, 3.0),
+    lambda shape: np.full(shape, 3.0),
+]
+
+
+@pytest.mark.parametrize("value_dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("initializer", WHOLE, ids=range(len(WHOLE)))
+@pytest.mark.parametrize("in_function", [False, True])
+def test_whole_floats_are_cast(initializer: Any, value_dtype: str, in_function: bool) -> None:
+    variable = de.Variable(value_dtype=value_dtype, dim=2, initializer=initializer)
+    look_up = tf.function(variable.lookup) if in_function else variable.lookup
+    rows = look_up(tf.constant([5, 6], tf.int64))
+    assert rows.dtype.name == value_dtype
+    assert rows.numpy().tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("value_dtype", ["int8", "bool"])
+@pytest.mark.parametrize("number", [0.5, 300.0, float("nan")])
+def test_other_floats_are_refused(number: float, value_dtype: str) -> None:
+    for initializer in (number, np.full(2, number), tf.constant_initializer(number)):
+        with pytest.raises(TypeError, match=f"expected {value_dtype}"):
+            de.Variable(value_dtype=value_dtype, dim=2, initializer=initializer)
+    made = [lambda shape: tf.fill(shape, number), lambda shape: np.full(shape, number)]
+    for function in made:
+        variable = de.Variable(value_dtype=value_dtype, dim=2, initializer=function)
+        for look_up in (variable.lookup, tf.function(variable.lookup)):
+            with pytest.raises((TypeError, tf.errors.InvalidArgumentError), match="expected"):
+                look_up(tf.constant([5], tf.int64))
+
+
+def test_limits_of_random_integers_are_whole() -> None:
+    uniform = tf.keras.initializers.RandomUniform
+    for limits in ((-0.05, 0.05), (0.5, 9.5), (3, 3), (0, 2**40)):
+        with pytest.raises(ValueError, match="whole numbers as limits"):
+            de.Variable(value_dtype=tf.int32, initializer=uniform(*limits))
+    variable = de.Variable(value_dtype=tf.int32, initializer=uniform(0.0, 2.0, seed=1))
+    assert set(variable.lookup(np.arange(64)).numpy().ravel()) == {0, 1}
+
+
 def test_random_floats_are_no_initial_values_of_integers() -> None:
     with pytest.raises(TypeError, match="expected one that makes values of type int32, received"):
         de.Variable(value_dtype=tf.int32, initializer=initializers.RandomNormal())

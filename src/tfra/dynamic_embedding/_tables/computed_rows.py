@@ -36,7 +36,7 @@ def computed_rows(function: Callable[..., Any], dtype: tf.DType, dim: int, seed:
     def row(key_seed: tf.Tensor) -> tf.Tensor:
         seeded = copy.copy(function)
         seeded.seed = _KeySeed(key_seed)
-        return tf.cast(_of_shape(seeded, dtype)([1, dim]), dtype)
+        return _exactly(_of_shape(seeded, dtype)([1, dim]), dtype)
 
     return _rows_by_key(row, dtype, dim, seed)
 
@@ -98,9 +98,9 @@ def _called_for_all(
     row at a time. To tell which it is, it is called once more, while the graph is built.
     """
     if tf.executing_eagerly():
-        return tf.cast(tf.convert_to_tensor(call([int(tf.size(keys)), dim])), dtype)
+        return _exactly(call([int(tf.size(keys)), dim]), dtype)
     try:
-        return tf.cast(tf.convert_to_tensor(call([tf.size(keys), dim])), dtype)
+        return _exactly(call([tf.size(keys), dim]), dtype)
     except (TypeError, ValueError):
         # The function needs a static shape, but a graph does not know how many keys are missing.
         pass
@@ -108,14 +108,42 @@ def _called_for_all(
         # The function computes outside TensorFlow: without an op that calls it, it would run only
         # once, while the graph is built.
         def made(count: int) -> np.ndarray[Any, Any]:
-            return np.asarray(call([int(count), dim])).astype(dtype.as_numpy_dtype)
+            rows = np.asarray(call([int(count), dim]))
+            cast = exact_cast(rows, dtype)
+            if cast is None:
+                raise TypeError(f"{_expected(dtype, rows.dtype)} {rows}")
+            return cast
 
         return tf.numpy_function(made, [tf.size(keys)], dtype)
     return tf.map_fn(
-        lambda _: tf.cast(tf.reshape(call([1, dim]), [dim]), dtype),
+        lambda _: _exactly(tf.reshape(call([1, dim]), [dim]), dtype),
         tf.range(tf.size(keys)),
         fn_output_signature=tf.TensorSpec([dim], dtype),
     )
+
+
+def exact_cast(rows: np.ndarray[Any, Any], dtype: tf.DType) -> np.ndarray[Any, Any] | None:
+    """Returns rows in the value type; None if a number changes. Only floats may be rounded."""
+    if dtype.is_floating:
+        return rows.astype(dtype.as_numpy_dtype)
+    with np.errstate(invalid="ignore"):  # NumPy warns of what is refused here.
+        cast = rows.astype(dtype.as_numpy_dtype)
+    return cast if np.array_equal(cast, rows) else None
+
+
+def _exactly(rows: Any, dtype: tf.DType) -> tf.Tensor:
+    """Returns rows as a tensor of the value type. Only floats may be rounded."""
+    rows = tf.convert_to_tensor(rows)
+    cast = tf.cast(rows, dtype)
+    if rows.dtype == dtype or dtype.is_floating:
+        return cast
+    same = tf.reduce_all(tf.equal(tf.cast(cast, rows.dtype), rows))
+    with tf.control_dependencies([tf.debugging.Assert(same, [_expected(dtype, rows.dtype), rows])]):
+        return tf.identity(cast)
+
+
+def _expected(dtype: tf.DType, received: Any) -> str:
+    return f"`initializer`: expected values of {dtype.name}, received {received.name}:"
 
 
 def _of_shape(function: Callable[..., Any], dtype: tf.DType) -> Callable[[Any], Any]:

@@ -16,6 +16,7 @@ from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tables.computed_rows import (
     RowsOf,
     computed_rows,
+    exact_cast,
     uniform_integers,
 )
 
@@ -112,12 +113,12 @@ def _row_of(value: Any, dtype: tf.DType) -> np.ndarray[Any, Any]:
     if given.dtype.kind not in "biufV":  # NumPy does not know bfloat16: its kind is V.
         raise wrong
     try:
-        row = np.asarray(value).astype(dtype.as_numpy_dtype)
+        cast = exact_cast(given, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise wrong from error
-    if not dtype.is_floating and not np.array_equal(row, given):
+    if cast is None:
         raise wrong
-    return row
+    return cast
 
 
 def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> InitialRows:
@@ -141,6 +142,7 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
         if dtype.is_floating:
             return RandomRows(known, seed, dim)
         if isinstance(known, initializers.Uniform) and dtype.is_integer:
+            _check_limits(known, dtype)
             return ComputedRows(uniform_integers(known.minval, known.maxval, dtype, dim, seed))
         raise TypeError(
             f"`initializer`: expected one that makes values of type {dtype.name}, received "
@@ -152,6 +154,16 @@ def initial_rows(initializer: Any, dtype: tf.DType, dim: int, name: str) -> Init
         seed = _seed_of(initializer, name)
         return ComputedRows(computed_rows(initializer, dtype, dim, seed))
     return constant_row(initializer, dtype, (dim,))
+
+
+def _check_limits(uniform: initializers.Uniform, dtype: tf.DType) -> None:
+    """Raises ValueError unless there are integers to draw between exact limits."""
+    low, high = uniform.minval, uniform.maxval
+    if not (low == int(low) and high == int(high) and dtype.min <= low < high <= dtype.max + 1):
+        raise ValueError(
+            f"`initializer`: for values of {dtype.name}, expected whole numbers as limits, the "
+            f"first below the second. Received: {low} and {high}"
+        )
 
 
 def _in_engine(
