@@ -279,6 +279,13 @@ def _check_kinds(ids: Any, weights: Any) -> None:
             f"`sp_weights`: expected None or a {kind.__name__}, as the ids are, received "
             f"{type(weights).__name__}"
         )
+    if weights is not None:
+        received, expected = _values_of(weights), _values_of(ids).shape
+        arguments.check_shape(received, expected, "sp_weights.values", "the ids")
+
+
+def _values_of(tensor: Any) -> tf.Tensor:
+    return tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else tensor.values
 
 
 def _in_order(tensor: Any) -> Any:

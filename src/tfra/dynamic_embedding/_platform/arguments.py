@@ -31,6 +31,16 @@ class DtypeError(TypeError, ValueError):
     __init__ = Exception.__init__
 
 
+class ShapeError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+    """Keys or values are of a wrong shape: a ValueError, and what ops of TensorFlow raise.
+
+    Args:
+        node_def: None.
+        op: None.
+        message: What was expected, and what was received.
+    """
+
+
 def key_dtype(dtype: Any) -> tf.DType:
     """Returns `dtype` as a key type, or raises TypeError."""
     return _one_of(dtype, KEY_DTYPES, "key_dtype", {tf.uint64: _wide_keys_hint("uint64", tf.int32)})
@@ -229,14 +239,32 @@ def _check_values(values: Any, dtype: tf.DType, what: str) -> None:
     _check_range(array, dtype, what)
 
 
+_WHOSE_SHAPE = "the keys and of a row"
+
+
 def check_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: str) -> None:
-    """Raises ValueError unless `values` has one row for each key.
+    """Raises ShapeError unless `values` has one row for each key.
 
     Dimensions that are not known yet are checked when the op runs.
     """
-    expected = keys.shape.concatenate(row_shape)
-    if not values.shape.is_compatible_with(expected):
-        raise ValueError(f"{_expected_rows(what)}, {expected}, received {values.shape}")
+    check_shape(values, keys.shape.concatenate(row_shape), what, _WHOSE_SHAPE)
+
+
+def check_shape(tensor: tf.Tensor, expected: tf.TensorShape, what: str, whose: str) -> None:
+    """Raises ShapeError unless a tensor has this shape, as far as both are known.
+
+    Args:
+        tensor: The tensor.
+        expected: Its shape.
+        what: The name of the argument.
+        whose: What else has that shape.
+    """
+    if not tensor.shape.is_compatible_with(expected):
+        message = (
+            f"Expected shape {expected.as_list()} for `{what}`, that of {whose}. Received: "
+            f"{tensor.shape.as_list()}"
+        )
+        raise ShapeError(None, None, message)
 
 
 def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[int]) -> tf.Tensor:
@@ -244,7 +272,7 @@ def default_rows(keys: tf.Tensor, given: Any, dtype: tf.DType, row_shape: list[i
 
     Raises:
         TypeError: If they are of another type.
-        ValueError: If they are of another shape. The op checks dimensions that are not known yet.
+        ShapeError: If they are of another shape. The op checks dimensions that are not known yet.
     """
     rows = values_tensor(given, dtype, "dynamic_default_values")
     rank, count = keys.shape.rank, keys.shape.num_elements()
@@ -273,7 +301,8 @@ def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: 
     # Shapes are compared as texts, because shapes of different ranks are not comparable tensors.
     expected = _shape_text(tf.concat([tf.shape(keys), row], axis=0))
     received = _shape_text(tf.shape(values))
-    report = tf.strings.join([_expected_rows(what), ", ", expected, ", received ", received])
+    after = f" for `{what}`, that of {_WHOSE_SHAPE}. Received: "
+    report = tf.strings.join(["Expected shape ", expected, after, received])
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(expected, received), [report])]):
         return tf.identity(values)
 
@@ -281,7 +310,3 @@ def assert_rows(keys: tf.Tensor, values: tf.Tensor, row_shape: list[int], what: 
 def _shape_text(shape: tf.Tensor) -> tf.Tensor:
     sizes = tf.strings.reduce_join(tf.as_string(shape), separator=", ")
     return tf.strings.join(["[", sizes, "]"])
-
-
-def _expected_rows(what: str) -> str:
-    return f"`{what}`: expected the shape of the keys and of a row"

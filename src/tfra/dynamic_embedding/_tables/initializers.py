@@ -12,6 +12,7 @@ import numpy as np
 from tfra import initializers
 from tfra._shared import arrays
 from tfra.admission import Admission
+from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._tables.computed_rows import (
     RowsOf,
@@ -76,7 +77,7 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
     """Returns `value` as a row of this shape; if `shape` is None, in its own shape.
 
     Raises:
-        ValueError: If `value` does not have that shape.
+        ShapeError: If `value` does not have that shape.
         TypeError: If `value` is not of the value type.
     """
     if tf.is_tensor(value):
@@ -87,17 +88,17 @@ def constant_row(value: Any, dtype: tf.DType, shape: tuple[int, ...] | None) -> 
     row = _row_of(value, dtype)
     if shape is None:
         if row.ndim > 1:
-            raise ValueError(
-                f"A default value must be a scalar or a vector. Received shape: {row.shape}"
-            )
+            message = f"A default value must be a scalar or a vector. Received shape: {row.shape}"
+            raise arguments.ShapeError(None, None, message)
         return ConstantRow(row)
     if row.shape == (1, *shape):  # A batch of one row.
         row = row[0]
     if row.shape not in (shape, (), (1,)):
-        raise ValueError(
+        message = (
             f"An initial value must be a number or a row: expected shape {shape}, "
             f"received {row.shape}"
         )
+        raise arguments.ShapeError(None, None, message)
     return ConstantRow(np.array(np.broadcast_to(row, shape)))
 
 

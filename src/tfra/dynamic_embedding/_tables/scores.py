@@ -61,10 +61,7 @@ class Scores:
 def scores_tensor(scores: Any, keys: tf.Tensor) -> tf.Tensor:
     """Returns scores as an int64 tensor in the shape of the keys. The op checks their range."""
     tensor = arguments.values_tensor(scores, tf.int64, "scores")
-    if not tensor.shape.is_compatible_with(keys.shape):
-        raise ValueError(
-            f"`scores`: expected the shape of the keys, {keys.shape}, received {tensor.shape}"
-        )
+    arguments.check_shape(tensor, keys.shape, "scores", "the keys")
     return tensor
 
 
