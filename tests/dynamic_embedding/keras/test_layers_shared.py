@@ -342,6 +342,24 @@ def test_a_layer_that_made_its_table_makes_another_one_from_its_config() -> None
     assert copy.get_config() == before
 
 
+def test_a_copy_on_the_same_table_changes_no_file(tmp_path: Path) -> None:
+    layer = layers.Embedding(DIM, name="users")
+    layer.params.upsert([1], [[1.0] * DIM])
+    layers.Embedding(DIM, params=layer.params)
+    with keras.saving.custom_object_scope({layer.params.name: layer.params}):
+        copy = layers.Embedding.from_config(layer.get_config())
+    assert copy.params is layer.params
+    path = tmp_path / "users.weights.h5"
+    keras.Sequential([keras.Input((3,), dtype="int64"), layer]).save_weights(path)
+    alone = layers.Embedding(DIM, name="users")
+    keras.Sequential([keras.Input((3,), dtype="int64"), alone]).load_weights(path)
+    assert content(alone) == content(layer)
+
+    other = {layer.params.name: de.Variable(dim=DIM + 1)}
+    with keras.saving.custom_object_scope(other):
+        raises(lambda: layers.Embedding.from_config(layer.get_config()), "`embedding_size`")
+
+
 def test_all_that_describes_the_table_is_in_a_file(tmp_path: Path) -> None:
     params = de.Variable(
         key_dtype=tf.string,

@@ -201,7 +201,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         self._sums = self._no_dependency(sums)
         self._use(Partitions(tables, partitioner), None)
         self._use(self._partitions, make_policy(restrict_policy, self))
-        # The shadow in each graph of TF1 style. The shadow for everything else has the key None.
+        # The shadows in each graph of TF1 style. The shadow for everything else has the key None.
         self.shadow_of_graph = self._no_dependency({})
         self.shadows = self._no_dependency(weakref.WeakValueDictionary())
         self.v1_optimizers = itertools.count()

@@ -468,6 +468,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         if "initializer" in config:  # The layer made its table.
             layer = cls(**config)
             if params is not None:
+                _check_params(params, layer.embedding_size, layer.key_dtype, layer.value_dtype, {})
                 layer._params = params
                 shared_tables.set_saver(params, layer)
         elif params is not None:

@@ -77,8 +77,9 @@ class _Saver(keras.layers.Layer):  # type: ignore[misc]
 
 
 def set_saver(params: Variable, layer: Any) -> None:
-    """Lets the layer that made a Variable save it."""
-    _savers[params] = weakref.ref(layer)
+    """Lets the layer that made a Variable save it, unless another object does."""
+    if _savers.get(params, lambda: None)() is None:
+        _savers[params] = weakref.ref(layer)
 
 
 def saver_of(params: Variable) -> Any:
