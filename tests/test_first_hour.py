@@ -172,7 +172,7 @@ def test_an_empty_array_is_of_floats() -> None:
 
 def test_no_rows_for_no_keys() -> None:
     assert "(0, 2)" in advice(lambda: tfra.Table(2).upsert([], []), ValueError)
-    assert "(0, 2)" in advice(lambda: de.Variable(dim=2).upsert([], []), ValueError)
+    assert "[0, 2]" in advice(lambda: de.Variable(dim=2).upsert([], []), ValueError)
     tfra.Table(2).upsert([], np.zeros((0, 2), np.float32))
     de.Variable(dim=2).upsert([], tf.zeros([0, 2]))
 

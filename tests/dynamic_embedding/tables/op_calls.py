@@ -451,7 +451,7 @@ def check_lists() -> list[str]:
         "strings": {"value_dtype": "string"},
         "keys": {"key_dtype": "string"},
         "narrow keys": {"key_dtype": "int32"},
-        "bound": {"max_capacity": None},
+        "bound": {"max_capacity": None, "evict_strategy": "lru"},
         "metadata": {"metadata": False},
     }
     # What an op does not export may differ.
