@@ -1,5 +1,8 @@
 // Engine calls from Python, and what they return, as Python objects.
 //
+// Handlers of signals run inside of calls that only read. They may use the table of the call, but
+// not take the first step of an optimizer on it (TrainedTable::Use::UseRule).
+//
 // Ctrl-C: Python runs the handlers of signals in the main thread, when that holds the GIL. Calls
 // that only read look for signals some times a second and end early (RunReading, RunInParts). All
 // other calls finish first (Run); Python then raises what the handler did.

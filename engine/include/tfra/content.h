@@ -16,9 +16,9 @@
 // seen or not, row by row, and a key that leaves and returns may be seen twice. If no thread
 // writes, the content is that of one moment.
 //
-// Errors: a reader that fails has changed nothing. A writer checks each batch before it changes the
-// table; the content of a table whose writer failed half-way, or was not finished, is undefined
-// until the next writer or Clear.
+// Errors: a reader that fails has changed nothing. With kReplace, a writer removes the old rows
+// when the first rows come, before it checks them. The content of a table whose writer failed
+// half-way, or was not finished, is undefined until the next writer or Clear.
 //
 // Threads: one thread at a time uses a reader or a writer. Any number of them may be open.
 #pragma once
@@ -141,10 +141,10 @@ struct AdmissionState {
   void Append(const AdmissionState& other);
 };
 
-// What a table knows besides its rows. What the content does not say stays as it is in the table
-// that it enters.
+// What a table knows besides its rows. Fields without a value stay as they are in the table that
+// the content enters.
 struct ContentState {
-  AdmissionState admission;
+  AdmissionState admission;            // Takes the place of what the table knows, even if empty.
   std::optional<uint32_t> epoch;       // TableScores::epoch().
   std::optional<int64_t> epoch_steps;  // TrainedTable::epoch_steps().
   std::optional<int64_t> step;         // TrainedTable::step().

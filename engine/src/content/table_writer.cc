@@ -128,11 +128,11 @@ TFRA_CATCH_BAD_ALLOC
 
 Status TableWriter::Begin() {
   if (begun_) return Status::Ok();
-  begun_ = true;
   if (options_.mode == WriteOptions::kReplace) TFRA_RETURN_IF_ERROR(table_->Clear());
   // Before the rows come, whose scores belong to the epoch.
   if (state_.epoch && table_->spec().bound.max_capacity > 0)
     table_->scores().SetEpoch(*state_.epoch);
+  begun_ = true;
   return Status::Ok();
 }
 
