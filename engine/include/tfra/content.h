@@ -204,9 +204,9 @@ class ContentWriter {
  public:
   virtual ~ContentWriter() = default;
 
-  // The waiting keys of the state replace those of the table at once, so that a state that does not
-  // fit is refused first. The rest of the state waits until rows come, or Finish; rows and removed
-  // keys are written at once. of_key of the partition: for the waiting keys.
+  // Refuses a state that does not fit, but changes nothing yet: the epoch is set when rows come,
+  // and the rest by Finish. Rows and removed keys are written at once. of_key of the partition: for
+  // the waiting keys.
   virtual Status WriteState(const ContentState& state, const Partition& partition = {}) = 0;
   virtual Status WriteRemoved(const KeyBatch& keys, const Partition& partition = {}) = 0;
   virtual Status WriteRows(const RowColumns& rows, const Partition& partition = {}) = 0;

@@ -212,11 +212,13 @@ class TableUpkeep {
   virtual Status Histograms(RowHistograms* histograms) = 0;
 
   // What is known of keys that have not entered: to be saved, and restored into a table with the
-  // same AdmissionSpec, where it replaces what is known there (kInvalidArgument for another kind of
-  // rule). `state` may hold the states of several tables one after the other, which had different
-  // keys. If it has as many filters as `partitions`, only that of `partition` is used. REQUIRES
-  // (kInvalidArgument otherwise): partition < partitions. Needs no metadata.
+  // same AdmissionSpec, where it replaces what is known there. `state` may hold the states of
+  // several tables one after the other, which had different keys. If it has as many filters as
+  // `partitions`, only that of `partition` is used. REQUIRES (kInvalidArgument otherwise):
+  // partition < partitions, and CheckAdmission. Needs no metadata.
   virtual Status ExportAdmission(AdmissionState* state) = 0;
+  // kInvalidArgument unless the state is one of the table's kind of rule.
+  virtual Status CheckAdmission(const AdmissionState& state) = 0;
   virtual Status RestoreAdmission(const AdmissionState& state, uint32_t partition = 0,
                                   uint32_t partitions = 1) = 0;
 
@@ -285,6 +287,16 @@ class Table : public Store {
   // epoch, counters, the clock and waiting keys are copied too; remembered counts of keys that are
   // not in the table are not. REQUIRES: no other thread writes to this table meanwhile.
   Status CopyWithRule(const RuleSpec& rule, bool keep_slots, std::unique_ptr<Table>* copy);
+  // Such a copy with the same slots, whose rows have metadata: new ones, as if they had been
+  // written now for the first time, unless this table has metadata, too.
+  Status CopyWithMetadata(std::unique_ptr<Table>* copy);
+
+  // An empty table whose rows have the slots of `rule`, which is like this one otherwise, and has
+  // its clock and its epoch.
+  Status MakeLike(const RuleSpec& rule, std::unique_ptr<Table>* table) const;
+  // For a table that takes the place of another: goes on with the clock and the counters of that
+  // one, whose rows count as removed. REQUIRES: no other thread uses either of them.
+  void AddHistory(const Table& former);
 };
 
 // Bytes that a table of `keys` keys takes, as TableStats reports them and the operating system

@@ -4,7 +4,9 @@
 //
 // Rules: a table is made before its optimizer is known. The rule comes with the first step, and
 // rows then get its slots: the table is copied once into rows of the other layout (UseRule). Calls
-// of other threads wait for that copy; it waits for the calls that are under way.
+// of other threads wait for that copy; it waits for the calls that are under way. It is the same
+// when rows get metadata (KeepMetadata), and when a restored table takes the place of this one
+// (NewReplacement).
 //
 // Binding: rows have the slots of one optimizer. An optimizer binds itself before each step (Bind).
 // A new optimizer takes the place of the one before it, and its first step starts the slots anew.
@@ -17,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,6 +62,22 @@ class TrainedTable {
   ValueType value_type() const { return value_type_; }
   int64_t dim() const { return dim_; }
   bool is_scalar() const { return is_scalar_; }
+
+  // A writer of a content that takes the place of all that is in the table, or of nothing if any of
+  // its calls fails: it fills a new table, which Finish puts in the place of this one. Until then
+  // both are in memory, and calls see the content before; what they write is gone afterwards. The
+  // optimizer is unbound. Finish fails with kFailedPrecondition if the thread is in a call of this
+  // table. options.mode is not used. REQUIRES: this table outlives the writer.
+  Status NewReplacement(const WriteOptions& options, std::unique_ptr<ContentWriter>* writer);
+  // Keeps a replacement that lacks nothing but Finish, so that several tables are filled before the
+  // first one changes. One that was kept before is dropped.
+  void KeepReplacement(std::unique_ptr<ContentWriter> writer);
+  // Returns the replacement that is kept, and keeps it no longer; or null.
+  std::unique_ptr<ContentWriter> TakeReplacement();
+
+  // Gives the rows metadata, unless they have some, as if all had been written now for the first
+  // time. kFailedPrecondition: as for UseRule.
+  Status KeepMetadata();
 
   // A call under way. The layout of the rows does not change until the last one ends. A thread may
   // be in several calls of a table, one inside the other. REQUIRES: a Use ends on the thread that
@@ -145,12 +164,18 @@ class TrainedTable {
   static void UnlockAllAfterFork(bool in_child);
 
  private:
+  class Replacement;
+
   TrainedTable(const TableSpec& spec, std::unique_ptr<Table> table);
 
-  // Calls that use the table, as a counter, and a rule change, which waits until there are none.
+  // Calls that use the table, as a counter, and a change of the whole table, which waits until
+  // there are none.
   bool TryEnter();
   void Enter();
   void Leave();
+  // Returns change(), which runs while no call uses the table. kFailedPrecondition: this thread is
+  // in a call.
+  Status ChangeAlone(const std::function<Status()>& change);
   // The optimizers that the bound one has replaced can't go on any more.
   void CommitBinding();
 
@@ -161,11 +186,13 @@ class TrainedTable {
   const bool is_scalar_;
   const int64_t steps_per_epoch_;
 
-  // The number of calls under way, and kChanging while a rule change waits for them or runs.
+  // The number of calls under way, and kChanging while a change of the whole table waits for them
+  // or runs.
   static constexpr uint32_t kChanging = uint32_t{1} << 31;
   std::atomic<uint32_t> calls_{0};
-  std::mutex changing_;           // Held by a rule change.
-  std::unique_ptr<Table> table_;  // Replaced by rule changes.
+  std::mutex changing_;                         // Held by a change of the whole table.
+  std::unique_ptr<Table> table_;                // Replaced by such changes.
+  std::unique_ptr<ContentWriter> replacement_;  // Guarded by changing_.
 
   std::mutex binding_;
   // Guarded by binding_.

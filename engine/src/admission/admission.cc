@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "admission/waiting_keys.h"
 #include "keys/keys.h"
@@ -33,25 +32,29 @@ void SaveState(const StateHeader& header, AdmissionState* state) {
   state->filter.insert(state->filter.end(), bytes, bytes + sizeof(header));
 }
 
-// Calls load(bytes) for saved filters of the rule that `header` describes: only for that of
-// `partition` if there are as many filters as partitions, otherwise for all. Returns false, before
-// the first call, if `state` is anything but a sequence of such filters.
-template <typename LoadOne>
-bool LoadStates(const StateHeader& header, const AdmissionState& state, uint32_t partition,
-                uint32_t partitions, LoadOne&& load) {
+// Whether a state is a sequence of filters of the rule that `header` describes.
+bool HasFiltersOf(const StateHeader& header, const AdmissionState& state) {
   const size_t one = sizeof(header) + header.bytes;
   if (!state.seen.empty() || state.filter.size() % one != 0) return false;
-  const size_t count = state.filter.size() / one;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < state.filter.size(); i += one) {
     StateHeader there;
-    std::memcpy(&there, state.filter.data() + i * one, sizeof(there));
+    std::memcpy(&there, state.filter.data() + i, sizeof(there));
     if (!(there == header)) return false;
   }
+  return true;
+}
+
+// Calls load(bytes) for saved filters: only for that of `partition` if there are as many filters as
+// partitions, otherwise for all. REQUIRES: HasFiltersOf.
+template <typename LoadOne>
+void LoadFilters(const StateHeader& header, const AdmissionState& state, uint32_t partition,
+                 uint32_t partitions, LoadOne&& load) {
+  const size_t one = sizeof(header) + header.bytes;
+  const size_t count = state.filter.size() / one;
   const bool own = partitions > 1 && count == partitions;
   for (size_t i = own ? partition : 0; i < (own ? partition + 1 : count); ++i) {
     load(state.filter.data() + i * one + sizeof(header));
   }
-  return true;
 }
 
 // Exact counts.
@@ -117,14 +120,17 @@ class MinCountAdmission final : public Admission {
     }
   }
 
-  Status Load(const AdmissionState& state, uint32_t, uint32_t) override {
+  Status Check(const AdmissionState& state) const override {
     if (!state.filter.empty()) return OtherRule("exact counts");
     const size_t n = bits_are_hashes_ ? state.string_keys.size() : state.int_keys.size();
-    if (n != state.seen.size()) {
-      return Status::InvalidArgument("expected a count for each of " + std::to_string(n) +
-                                     " keys that wait to enter, received " +
-                                     std::to_string(state.seen.size()));
-    }
+    if (n == state.seen.size()) return Status::Ok();
+    return Status::InvalidArgument("expected a count for each of " + std::to_string(n) +
+                                   " keys that wait to enter, received " +
+                                   std::to_string(state.seen.size()));
+  }
+
+  void Load(const AdmissionState& state, uint32_t, uint32_t) override {
+    const size_t n = state.seen.size();
     Waiting loaded = MakeWaiting(bits_are_hashes_);
     for (size_t i = 0; i < n; ++i) {
       const std::string_view bytes = bits_are_hashes_ ? state.string_keys[i] : std::string_view();
@@ -135,7 +141,6 @@ class MinCountAdmission final : public Admission {
       if (seen.count > 0) loaded[stripe]->Add(key_bits, bytes, seen.time, seen.count);
     }
     for (uint32_t s = 0; s < kStripes; ++s) waiting_[s]->Swap(loaded[s].get());
-    return Status::Ok();
   }
 
  private:
@@ -204,24 +209,22 @@ class BloomAdmission final : public Admission {
     }
   }
 
-  Status Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
-    bool first = true;
-    const bool fits =
-        LoadStates(header(), state, partition, partitions, [&](const std::byte* from) {
-          if (std::exchange(first, false)) Clear();
-          for (auto& filter : filters_) {
-            // Of tables that had different keys: the larger counter serves the keys of both.
-            for (uint64_t i = 0; i < shape_.counters; ++i) {
-              Set(filter.data(), i, std::max(Get(filter.data(), i), Get(from, i)));
-            }
-            from += filter.size();
-          }
-        });
-    if (!fits) {
-      return OtherRule(("a Bloom filter of " + std::to_string(bytes()) + " bytes").c_str());
-    }
-    if (first) Clear();
-    return Status::Ok();
+  Status Check(const AdmissionState& state) const override {
+    if (HasFiltersOf(header(), state)) return Status::Ok();
+    return OtherRule(("a Bloom filter of " + std::to_string(bytes()) + " bytes").c_str());
+  }
+
+  void Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
+    Clear();
+    LoadFilters(header(), state, partition, partitions, [&](const std::byte* from) {
+      for (auto& filter : filters_) {
+        // Of tables that had different keys: the larger counter serves the keys of both.
+        for (uint64_t i = 0; i < shape_.counters; ++i) {
+          Set(filter.data(), i, std::max(Get(filter.data(), i), Get(from, i)));
+        }
+        from += filter.size();
+      }
+    });
   }
 
   static constexpr uint32_t kMaxHashes = 64;
@@ -288,17 +291,17 @@ class RandomAdmission final : public Admission {
     state->filter.insert(state->filter.end(), bytes, bytes + sizeof(draws_));
   }
 
-  Status Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
-    std::array<uint64_t, kStripes> loaded{};
-    const bool fits =
-        LoadStates(header(), state, partition, partitions, [&](const std::byte* from) {
-          std::array<uint64_t, kStripes> draws;
-          std::memcpy(draws.data(), from, sizeof(draws));
-          for (uint32_t s = 0; s < kStripes; ++s) loaded[s] = std::max(loaded[s], draws[s]);
-        });
-    if (!fits) return OtherRule("chance");
-    draws_ = loaded;
-    return Status::Ok();
+  Status Check(const AdmissionState& state) const override {
+    return HasFiltersOf(header(), state) ? Status::Ok() : OtherRule("chance");
+  }
+
+  void Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) override {
+    draws_.fill(0);
+    LoadFilters(header(), state, partition, partitions, [&](const std::byte* from) {
+      std::array<uint64_t, kStripes> draws;
+      std::memcpy(draws.data(), from, sizeof(draws));
+      for (uint32_t s = 0; s < kStripes; ++s) draws_[s] = std::max(draws_[s], draws[s]);
+    });
   }
 
  private:

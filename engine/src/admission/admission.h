@@ -52,10 +52,11 @@ class Admission {
   virtual void Shrink();
   virtual void Clear() = 0;
   virtual void Save(AdmissionState* state) const = 0;
-  // Replaces what is known by a saved state, of one table or of several. If there are as many
-  // filters as `partitions`, only that of `partition` is used. Changes nothing if the state does
-  // not fit. Throws std::bad_alloc.
-  virtual Status Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) = 0;
+  // Fails unless a saved state, of one table or of several, is one of this kind of admission.
+  virtual Status Check(const AdmissionState& state) const = 0;
+  // Replaces what is known by a saved state. If there are as many filters as `partitions`, only
+  // that of `partition` is used. Throws std::bad_alloc. REQUIRES: Check.
+  virtual void Load(const AdmissionState& state, uint32_t partition, uint32_t partitions) = 0;
 };
 
 }  // namespace tfra

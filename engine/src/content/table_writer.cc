@@ -116,13 +116,11 @@ Status TableWriter::WriteState(const ContentState& state, const Partition& parti
   has_admission_ = table_->spec().admission.kind != AdmissionKind::kAll;
   state_ = ContentState();
   state_.epoch = state.epoch;
-  state_partition_ = partition;
+  state_partition_ = {.number = partition.number, .count = partition.count};
   if (!has_admission_) return Status::Ok();
+  TFRA_RETURN_IF_ERROR(table_->upkeep().CheckAdmission(state.admission));
   state_.admission = ChosenAdmission(state.admission, partition);
-  // A state that does not fit the table's rule is refused here, before rows change.
-  return table_->upkeep().RestoreAdmission(state_.admission,
-                                           static_cast<uint32_t>(partition.number),
-                                           static_cast<uint32_t>(partition.count));
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 
@@ -185,7 +183,6 @@ TFRA_CATCH_BAD_ALLOC
 Status TableWriter::Finish() {
   TFRA_RETURN_IF_ERROR(Begin());
   if (!has_admission_) return Status::Ok();
-  // Again, because Clear has forgotten the waiting keys.
   return table_->upkeep().RestoreAdmission(state_.admission,
                                            static_cast<uint32_t>(state_partition_.number),
                                            static_cast<uint32_t>(state_partition_.count));

@@ -235,27 +235,38 @@ Status TableState::ExportAdmission(AdmissionState* to) const try {
 }
 TFRA_CATCH_BAD_ALLOC
 
+Status TableState::CheckAdmission(const AdmissionState& from) const {
+  if (admission != nullptr) return admission->Check(from);
+  if (from.seen.empty() && from.filter.empty()) return Status::Ok();
+  return Status::InvalidArgument(
+      "expected no state of admission in a table that lets every key in, received one");
+}
+
 Status TableState::RestoreAdmission(const AdmissionState& from, uint32_t partition,
                                     uint32_t partitions) try {
   if (partition >= partitions) {
     return Status::InvalidArgument("expected a partition below " + std::to_string(partitions) +
                                    ", received " + std::to_string(partition));
   }
-  if (admission == nullptr) {
-    if (from.seen.empty() && from.filter.empty()) return Status::Ok();
-    return Status::InvalidArgument(
-        "expected no state of admission in a table that lets every key in, received one");
-  }
+  TFRA_RETURN_IF_ERROR(CheckAdmission(from));
+  if (admission == nullptr) return Status::Ok();
   const StripeLocks locks(stripes.get(), kAllStripes);
-  return admission->Load(from, partition, partitions);
+  admission->Load(from, partition, partitions);
+  return Status::Ok();
 }
 TFRA_CATCH_BAD_ALLOC
 
 void TableState::CopyHistory(const TableState& other) {
   const StripeLocks locks(other.stripes.get(), kAllStripes);
-  clock_.store(other.clock_.load());
   if (admission != nullptr) admission = other.admission->Clone();
   for (size_t k = 0; k < kCounterCount; ++k) counters_[k].store(other.counters_[k].load());
+}
+
+void TableState::AddHistory(const TableState& former) {
+  Tally removed;
+  removed.removals = former.size();
+  Count(std::move(removed));
+  for (size_t k = 0; k < kCounterCount; ++k) counters_[k].fetch_add(former.counters_[k].load());
 }
 
 Status CheckCapacity(int64_t keys) {

@@ -163,10 +163,16 @@ class TableState {
   Status Reserve(int64_t keys);
   Status Shrink();
   Status ExportAdmission(AdmissionState* to) const;
+  Status CheckAdmission(const AdmissionState& from) const;
   Status RestoreAdmission(const AdmissionState& from, uint32_t partition, uint32_t partitions);
-  // Copies the counters, the clock and the waiting keys of another table. REQUIRES: no other thread
-  // uses this one yet.
+  // The next three REQUIRE: no other thread uses this table yet.
+
+  // Copies the clock of another table, which new metadata has.
+  void CopyClock(const TableState& other) { clock_.store(other.clock_.load()); }
+  // Copies the counters and the waiting keys of another table.
   void CopyHistory(const TableState& other);
+  // Adds the counters of the table whose place this one takes, and counts its rows as removed.
+  void AddHistory(const TableState& former);
 
  private:
   // The locks of a table, in the order in which fork takes them.

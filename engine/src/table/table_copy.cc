@@ -72,25 +72,60 @@ class OtherSlots final : public ContentReader {
   const std::vector<std::byte> initial_;
 };
 
+// Every table is a TableBase.
+TableState& StateOf(Table* table) { return static_cast<TableBase*>(table)->state(); }
+const TableState& StateOf(const Table* table) {
+  return static_cast<const TableBase*>(table)->state();
+}
+
+// An empty table of this spec with the clock and the epoch of another one.
+Status MakeFrom(const Table& former, const TableSpec& spec, std::unique_ptr<Table>* table) {
+  TFRA_RETURN_IF_ERROR(Table::Create(spec, table));
+  StateOf(table->get()).CopyClock(StateOf(&former));
+  const Bounds* bounds = StateOf(&former).bounds.get();
+  if (bounds != nullptr) (*table)->scores().SetEpoch(bounds->epoch());
+  return Status::Ok();
+}
+
+// A table of this spec with the content of another one.
+Status CopyTo(Table* from, const TableSpec& spec, bool keep_slots, std::unique_ptr<Table>* copy) {
+  std::unique_ptr<Table> other;
+  TFRA_RETURN_IF_ERROR(MakeFrom(*from, spec, &other));
+  OtherSlots reader(from, *other, keep_slots);
+  TableWriter writer(other.get(), {.mode = WriteOptions::kChange, .expected_rows = from->size()});
+  TFRA_RETURN_IF_ERROR(CopyContent(&reader, &writer));
+  StateOf(other.get()).CopyHistory(StateOf(from));
+  *copy = std::move(other);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status Table::CopyWithRule(const RuleSpec& rule, bool keep_slots,
                            std::unique_ptr<Table>* copy) try {
   TableSpec other_spec = spec();
   other_spec.rule = rule;
-  std::unique_ptr<Table> other;
-  TFRA_RETURN_IF_ERROR(Create(other_spec, &other));
-  other->scores().SetEpoch(scores().epoch());
-  OtherSlots reader(this, *other, keep_slots);
-  TableWriter writer(other.get(), {.mode = WriteOptions::kChange, .expected_rows = size()});
-  TFRA_RETURN_IF_ERROR(CopyContent(&reader, &writer));
-  // Every table is a TableBase.
-  static_cast<TableBase*>(other.get())
-      ->state()
-      .CopyHistory(static_cast<const TableBase*>(this)->state());
-  *copy = std::move(other);
-  return Status::Ok();
+  return CopyTo(this, other_spec, keep_slots, copy);
 }
 TFRA_CATCH_BAD_ALLOC
+
+Status Table::CopyWithMetadata(std::unique_ptr<Table>* copy) try {
+  TableSpec other_spec = spec();
+  other_spec.metadata = true;
+  return CopyTo(this, other_spec, true, copy);
+}
+TFRA_CATCH_BAD_ALLOC
+
+Status Table::MakeLike(const RuleSpec& rule, std::unique_ptr<Table>* table) const try {
+  TableSpec other_spec = spec();
+  other_spec.rule = rule;
+  return MakeFrom(*this, other_spec, table);
+}
+TFRA_CATCH_BAD_ALLOC
+
+void Table::AddHistory(const Table& former) {
+  StateOf(this).CopyClock(StateOf(&former));
+  StateOf(this).AddHistory(StateOf(&former));
+}
 
 }  // namespace tfra

@@ -1,4 +1,7 @@
 // The content of a trained table: that of its table, and the steps.
+#include <utility>
+
+#include "base/errors.h"
 #include "content/table_reader.h"
 #include "content/table_writer.h"
 #include "tfra/trained_table.h"
@@ -82,12 +85,80 @@ class TrainedWriter final : public ContentWriter {
 
 }  // namespace
 
+// Fills a table that takes the place of another.
+class TrainedTable::Replacement final : public ContentWriter {
+ public:
+  // table: empty, and like that of `trained`.
+  Replacement(TrainedTable* trained, std::unique_ptr<Table> table, const WriteOptions& options)
+      : trained_(*trained),
+        table_(std::move(table)),
+        writer_(table_.get(),
+                {.mode = WriteOptions::kChange, .expected_rows = options.expected_rows}) {}
+
+  Status WriteState(const ContentState& state, const Partition& partition) override {
+    has_epoch_ = state.epoch.has_value();
+    epoch_steps_ = state.epoch_steps;
+    step_ = state.step;
+    return writer_.WriteState(state, partition);
+  }
+  Status WriteRemoved(const KeyBatch& keys, const Partition& partition) override {
+    return writer_.WriteRemoved(keys, partition);
+  }
+  Status WriteRows(const RowColumns& rows, const Partition& partition) override {
+    return writer_.WriteRows(rows, partition);
+  }
+  Status Finish() override {
+    TFRA_RETURN_IF_ERROR(writer_.Finish());
+    return trained_.ChangeAlone([&] {
+      trained_.Unbind();  // If this fails, nothing has changed.
+      const bool is_bounded = table_->spec().bound.max_capacity > 0;
+      table_->AddHistory(*trained_.table_);
+      if (is_bounded && !has_epoch_) table_->scores().SetEpoch(trained_.table_->scores().epoch());
+      std::swap(table_, trained_.table_);  // The former one is freed after the others go on.
+      if (is_bounded && epoch_steps_) trained_.set_epoch_steps(*epoch_steps_);
+      if (step_) trained_.set_step(*step_);
+      return Status::Ok();
+    });
+  }
+
+ private:
+  TrainedTable& trained_;
+  std::unique_ptr<Table> table_;  // The new one; after Finish, the former one.
+  TableWriter writer_;            // Of the new table.
+  bool has_epoch_ = false;
+  std::optional<int64_t> epoch_steps_, step_;
+};
+
 std::unique_ptr<ContentReader> TrainedTable::Use::NewReader(const ReadOptions& options) const {
   return std::make_unique<TrainedReader>(table_.get(), table_->table_.get(), options);
 }
 
 std::unique_ptr<ContentWriter> TrainedTable::Use::NewWriter(const WriteOptions& options) {
   return std::make_unique<TrainedWriter>(this, options);
+}
+
+Status TrainedTable::NewReplacement(const WriteOptions& options,
+                                    std::unique_ptr<ContentWriter>* writer) try {
+  std::unique_ptr<Table> table;
+  Enter();
+  const Status status = table_->MakeLike(options.rule.value_or(table_->spec().rule), &table);
+  Leave();
+  TFRA_RETURN_IF_ERROR(status);
+  *writer = std::make_unique<Replacement>(this, std::move(table), options);
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
+
+void TrainedTable::KeepReplacement(std::unique_ptr<ContentWriter> writer) {
+  {
+    const std::lock_guard lock(changing_);
+    replacement_.swap(writer);
+  }
+}
+
+std::unique_ptr<ContentWriter> TrainedTable::TakeReplacement() {
+  const std::lock_guard lock(changing_);
+  return std::move(replacement_);
 }
 
 }  // namespace tfra

@@ -1,8 +1,10 @@
 #include "tfra/trained_table.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "rows/row_layout.h"
 
 namespace tfra {
@@ -135,36 +137,54 @@ TrainedTable::Use::~Use() {
   if (table_ != nullptr) table_->Leave();
 }
 
+Status TrainedTable::ChangeAlone(const std::function<Status()>& change) {
+  if (calls_of_thread.Count(this) > 0) {
+    return Status::FailedPrecondition(
+        "a table gets other slots, metadata or a restored content between its calls. Expected the "
+        "first step of an optimizer, or a restore, while this thread is in no other call of the "
+        "table. Received one inside of such a call, as from the handler of a signal");
+  }
+  const std::lock_guard alone(changing_);
+  uint32_t now = calls_.fetch_or(kChanging) | kChanging;
+  for (; now != kChanging; now = calls_.load()) calls_.wait(now);
+  const Status status = CatchBadAlloc(change);
+  calls_.fetch_and(~kChanging);
+  calls_.notify_all();
+  return status;
+}
+
 Status TrainedTable::Use::UseRule(const RuleSpec& rule) {
   TrainedTable& trained = *table_;
   while (!HasSlotsOf(rule)) {
-    if (calls_of_thread.Count(&trained) > 1) {
-      return Status::FailedPrecondition(
-          "the slots of a table change between its calls. Expected the first step of an optimizer "
-          "while this thread is in no other call of the table. Received one inside of such a call, "
-          "as from the handler of a signal");
-    }
+    std::unique_ptr<Table> former;  // Freed after the others go on.
     trained.Leave();
-    Status status;
-    {
-      const std::lock_guard alone(trained.changing_);
-      uint32_t now = trained.calls_.fetch_or(kChanging) | kChanging;
-      for (; now != kChanging; now = trained.calls_.load()) trained.calls_.wait(now);
-      if (!HasSlotsOf(rule)) {
-        std::unique_ptr<Table> copy;
-        status = trained.table_->CopyWithRule(rule, !trained.slots_start_anew_, &copy);
-        if (status.ok()) {
-          trained.table_ = std::move(copy);
-          trained.slots_start_anew_ = false;
-        }
-      }
-      trained.calls_.fetch_and(~kChanging);
-      trained.calls_.notify_all();
-    }
+    const Status status = trained.ChangeAlone([&] {
+      if (HasSlotsOf(rule)) return Status::Ok();
+      std::unique_ptr<Table> copy;
+      TFRA_RETURN_IF_ERROR(trained.table_->CopyWithRule(rule, !trained.slots_start_anew_, &copy));
+      former = std::exchange(trained.table_, std::move(copy));
+      trained.slots_start_anew_ = false;
+      return Status::Ok();
+    });
     trained.Enter();
     TFRA_RETURN_IF_ERROR(status);
   }
   return Status::Ok();
+}
+
+Status TrainedTable::KeepMetadata() {
+  Enter();
+  const bool has_metadata = table_->spec().metadata;
+  Leave();
+  if (has_metadata) return Status::Ok();
+  std::unique_ptr<Table> former;  // Freed after the others go on.
+  return ChangeAlone([&] {
+    if (table_->spec().metadata) return Status::Ok();
+    std::unique_ptr<Table> copy;
+    TFRA_RETURN_IF_ERROR(table_->CopyWithMetadata(&copy));
+    former = std::exchange(table_, std::move(copy));
+    return Status::Ok();
+  });
 }
 
 // --- Steps.

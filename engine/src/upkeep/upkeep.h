@@ -24,6 +24,7 @@ class UpkeepOf final : public TableUpkeep {
   Status Expire(const ExpiryRule& rule, uint64_t* expired) override;
   Status Histograms(RowHistograms* histograms) override;
   Status ExportAdmission(AdmissionState* to) override { return state_.ExportAdmission(to); }
+  Status CheckAdmission(const AdmissionState& from) override { return state_.CheckAdmission(from); }
   Status RestoreAdmission(const AdmissionState& from, uint32_t partition,
                           uint32_t partitions) override {
     return state_.RestoreAdmission(from, partition, partitions);
