@@ -120,6 +120,9 @@ void* NewWriteRowsKernel(TF_OpKernelConstruction* construction);
 
 // ---- upkeep.cc: metadata, restriction, expiry and counters.
 
+// table -> nothing. Gives the rows metadata, unless they have some.
+void KeepMetadata(void*, TF_OpKernelContext* context);
+
 // table, keys -> nothing. Attributes: new_keys. Notes a write of each key in its metadata.
 void Touch(void* kernel, TF_OpKernelContext* context);
 
@@ -213,12 +216,20 @@ void ExportContent(void*, TF_OpKernelContext* context);
 // ---- restore.cc: the content of a checkpoint into tables.
 
 // tables, the fields of Content, partitions, waiting_partitions -> nothing.
-// Attributes: first_partition, partition_count.
-// Replaces the rows of each table by the rows of its partition. Nothing changes unless all inputs
-// are valid. The tables are the partitions from `first_partition` on; if `partition_count` is 1,
-// the table gets all rows.
+// Attributes: first_partition, partition_count, in_place.
+// Fills a new table for each table with the rows of its partition; TfraCommitRestore puts them in
+// the places of these. With `in_place`, the rows of the tables are replaced at once. Nothing
+// changes unless all inputs are valid. The tables are the partitions from `first_partition` on; if
+// `partition_count` is 1, the table gets all rows.
 void Restore(void* kernel, TF_OpKernelContext* context);
 void* NewRestoreKernel(TF_OpKernelConstruction* construction);
 void DeleteRestoreKernel(void* kernel);
+
+// tables -> nothing.
+// Attribute: drop. Puts what TfraRestore has filled in the places of the tables; with `drop`,
+// forgets it.
+void CommitRestore(void* kernel, TF_OpKernelContext* context);
+void* NewCommitRestoreKernel(TF_OpKernelConstruction* construction);
+void DeleteCommitRestoreKernel(void* kernel);
 
 }  // namespace tfra::tf

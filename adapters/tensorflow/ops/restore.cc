@@ -1,7 +1,17 @@
 // Restores a content into any number of tables. Each table takes the keys of its partition.
+//
+// All or nothing, for any number of ops: TfraRestore fills a table beside each of its tables, and
+// TfraCommitRestore, which runs when all such ops have succeeded, puts those in their places.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "ops/content.h"
 #include "ops/kernels.h"
 #include "runtime/attributes.h"
+#include "tfra/memory.h"
 
 namespace tfra::tf {
 namespace {
@@ -9,6 +19,11 @@ namespace {
 struct RestoreKernel {
   int64_t first_partition;  // The number of the first table,
   int64_t partition_count;  // among so many, of which others may be on other devices.
+  bool in_place;            // Whether the tables change at once, one after the other.
+};
+
+struct CommitKernel {
+  bool drop;  // Whether the tables stay as they are.
 };
 
 // Throws unless one content fits all tables. No table is in use afterwards: a change of its rule
@@ -57,12 +72,64 @@ ContentState StateOf(const Content& content) {
   return state;
 }
 
+// The bytes that strings take, together.
+uint64_t BytesOfStrings(const std::string_view* strings, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += strings[i].size();
+  return bytes;
+}
+
+// Throws unless there seems to be memory for the restored rows beside those of the tables.
+void RequireMemory(const OpContext& context, int tables, const Content& content,
+                   const RestoreKernel& split, const Partition& partition) {
+  uint64_t held = 0, needed = 0;
+  for (int i = 0; i < tables; ++i) {
+    const TableUse table = UseTable(context, i, "tables");
+    held += table->size();
+    TableSpec spec = table->spec();
+    if (content.rule()) spec.rule = *content.rule();
+    const KeyBatch& keys = content.keys().batch();
+    uint64_t rows = keys.size;
+    if (partition.of_key != nullptr) {
+      rows = static_cast<uint64_t>(std::count(partition.of_key, partition.of_key + keys.size,
+                                              static_cast<int32_t>(split.first_partition) + i));
+    }
+    // The strings of the average key and row.
+    const double each = static_cast<double>(std::max<size_t>(keys.size, 1));
+    double key_bytes = 0, value_bytes = 0;
+    if (keys.type == KeyType::kString) {
+      key_bytes = static_cast<double>(BytesOfStrings(keys.strings, keys.size)) / each;
+    }
+    if (spec.value_type == ValueType::kString) {
+      const size_t values = keys.size * static_cast<size_t>(spec.dim);
+      value_bytes = static_cast<double>(BytesOfStrings(
+                        static_cast<const std::string_view*>(content.values()), values)) /
+                    each;
+    }
+    TableStats estimate;
+    Check(EstimateMemory(spec, static_cast<int64_t>(rows), key_bytes, &estimate));
+    needed += estimate.index_bytes + estimate.row_bytes + estimate.string_bytes +
+              estimate.admission_bytes +
+              static_cast<uint64_t>(value_bytes * static_cast<double>(rows));
+  }
+  const uint64_t available = AvailableMemory();
+  if (held == 0 || needed <= available) return;
+  Check(Status::OutOfMemory(
+      "the restored rows are brought into memory beside the present ones, which stay if something "
+      "fails. Expected " +
+      std::to_string(needed >> 20) + " MiB of free memory, received " +
+      std::to_string(available >> 20) +
+      " MiB. Nothing has changed. Restore into a new table, or inside of "
+      "`with tfra.dynamic_embedding.restore_in_place():`, which removes the present rows first"));
+}
+
 }  // namespace
 
 void* NewRestoreKernel(TF_OpKernelConstruction* construction) {
   return MakeKernel<RestoreKernel>(construction, [&](RestoreKernel& kernel) {
     kernel.first_partition = IntAttribute(construction, "first_partition");
     kernel.partition_count = IntAttribute(construction, "partition_count");
+    kernel.in_place = BoolAttribute(construction, "in_place");
   });
 }
 
@@ -94,19 +161,60 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
                           .slots = content.slots(),
                           .metadata = content.metadata(),
                           .scores = content.scores()};
-    for (int i = 0; i < tables; ++i) {
-      TableUse table = UseTable(context, i, "tables");
-      // Trained rows keep their slots, although no optimizer is known here yet.
-      const auto writer = table.NewWriter({.rule = content.rule()});
-      Partition partition{.number = static_cast<int32_t>(split.first_partition) + i,
-                          .count = static_cast<int32_t>(split.partition_count)};
+    // Trained rows keep their slots, although no optimizer is known here yet.
+    const WriteOptions options{.rule = content.rule()};
+    Partition partition{.of_key = partition_of,
+                        .count = static_cast<int32_t>(split.partition_count)};
+    if (!split.in_place) RequireMemory(context, tables, content, split, partition);
+    const auto write = [&](ContentWriter* writer, int table) {
+      partition.number = static_cast<int32_t>(split.first_partition) + table;
       partition.of_key = waiting_partition_of;
       // The tables are alike: if the first one takes the state, the others do, too. Nothing else
       // can be wrong with the content, so rows may change from here on.
       Check(writer->WriteState(state, partition));
       partition.of_key = partition_of;
       Check(writer->WriteRows(rows, partition));
-      Check(writer->Finish());
+    };
+    if (split.in_place) {
+      for (int i = 0; i < tables; ++i) {
+        TableUse table = UseTable(context, i, "tables");
+        const auto writer = table.NewWriter(options);
+        write(writer.get(), i);
+        Check(writer->Finish());
+      }
+      return;
+    }
+    std::vector<std::unique_ptr<ContentWriter>> filled(static_cast<size_t>(tables));
+    for (int i = 0; i < tables; ++i) {
+      auto& writer = filled[static_cast<size_t>(i)];
+      Check(FindTable(context, i, "tables")->NewReplacement(options, &writer));
+      write(writer.get(), i);
+    }
+    for (int i = 0; i < tables; ++i) {
+      FindTable(context, i, "tables")->KeepReplacement(std::move(filled[static_cast<size_t>(i)]));
+    }
+  });
+}
+
+void* NewCommitRestoreKernel(TF_OpKernelConstruction* construction) {
+  return MakeKernel<CommitKernel>(construction, [&](CommitKernel& kernel) {
+    kernel.drop = BoolAttribute(construction, "drop");
+  });
+}
+
+void DeleteCommitRestoreKernel(void* kernel) { delete static_cast<CommitKernel*>(kernel); }
+
+void CommitRestore(void* kernel, TF_OpKernelContext* op) {
+  RunKernel(op, [kernel](const OpContext& context) {
+    for (int i = 0; i < context.inputs(); ++i) {
+      const auto replacement = FindTable(context, i, "tables")->TakeReplacement();
+      if (static_cast<const CommitKernel*>(kernel)->drop) continue;
+      if (replacement == nullptr) {
+        Check(Status::FailedPrecondition(
+            "expected tables whose restore has begun, received one where another restore, which "
+            "began later, has ended"));
+      }
+      Check(replacement->Finish());
     }
   });
 }

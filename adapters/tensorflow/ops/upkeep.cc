@@ -22,6 +22,10 @@ void SetVector(const OpContext& context, int output, const std::array<uint64_t, 
 
 }  // namespace
 
+void KeepMetadata(void*, TF_OpKernelContext* op) {
+  RunKernel(op, [](const OpContext& context) { Check(FindTable(context, 0)->KeepMetadata()); });
+}
+
 void Touch(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
     const TableUse table = UseTable(context, 0);

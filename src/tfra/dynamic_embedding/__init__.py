@@ -17,6 +17,7 @@ from tfra.dynamic_embedding._lookup.embedding_ops import (
     safe_embedding_lookup_sparse,
     trainable_wrapper_filter,
 )
+from tfra.dynamic_embedding._saving.content import restore_in_place
 from tfra.dynamic_embedding._stores.store_creator import StoreCreator
 from tfra.dynamic_embedding._tables.config import (
     CuckooHashTableConfig,
@@ -76,6 +77,7 @@ __all__ = [
     "get_variable",
     "keras",
     "math",
+    "restore_in_place",
     "safe_embedding_lookup_sparse",
     "shadow_ops",
     "tensorboard",

@@ -1,7 +1,8 @@
-"""What saving and restoring takes: checkpoint_memory.py save|restore|replace PATH ROWS PARTITIONS
+"""What saving and restoring takes: checkpoint_memory.py ACTION PATH ROWS PARTITIONS
 
 Prints the bytes of the table and the most that the process grew by, from before the table was
-filled (restore), or from when it was full (save; replace, which restores into a full table).
+filled (action "restore"), or from when it was full ("save"; "replace" and "replace_in_place", which
+restore into a full table).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def main() -> None:
     reset_peak_memory()
     if action == "save":
         checkpoint.write(path)
+    elif action == "replace_in_place":
+        with de.restore_in_place():
+            checkpoint.read(path).assert_consumed()
     else:
         checkpoint.read(path).assert_consumed()
     peak = memory("VmHWM") - before

@@ -105,9 +105,11 @@ CALLS: dict[str, Call] = {
          "waiting_filter": np.zeros(0, np.int8), "sum_keys": KEYS, "sums": ROWS,
          "partitions": scalar([0, 1, 0], np.int32),
          "waiting_partitions": scalar([1, 0, 0], np.int32)},
-        {"first_partition": 0, "partition_count": 2},
+        {"first_partition": 0, "partition_count": 2, "in_place": False},
         # Tables without scores and epochs save none.
         free=("waiting_filter",), may_be_empty=("scores", "epoch")),
+    "TfraCommitRestore": Call(attributes={"drop": True}),
+    "TfraKeepMetadata": Call(),
     "TfraAccumulate": Call({"keys": KEYS, "values_or_deltas": ROWS, "exists": MASK,
                             "scores": [SCORES]}),
     "TfraRemove": keys_only(),
@@ -454,11 +456,12 @@ def check_lists() -> list[str]:
         "bound": {"max_capacity": None, "evict_strategy": "lru"},
         "metadata": {"metadata": False},
     }
-    # What an op does not export may differ.
+    # What an op does not use may differ.
     harmless = {
         "TfraExport": ("bound", "metadata"),
         "TfraExportScores": ("metadata",),
         "TfraExportKeysAndScores": ("metadata",),
+        "TfraCommitRestore": tuple(others),
     }
     for op, call in calls():
         if "tables" not in [argument.name for argument in definition(op).input_arg]:

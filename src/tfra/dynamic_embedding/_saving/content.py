@@ -6,8 +6,13 @@ writes it to any number of them. Tables in a `tfra.Store` give and take the colu
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tfra.dynamic_embedding._platform import arguments
@@ -195,12 +200,9 @@ def keep_content(original: Any, object_map: Any, content: Content) -> None:
     object_map[original].keep(content)
 
 
-def restore_tables(
-    tables: Sequence[SavedTable], content: Content, indices: Any = (), waiting_indices: Any = ()
-) -> Any:
-    """Replaces what is in some tables of one kind, and returns the op that does.
-
-    The op checks all of the content before it changes a table: if it fails, all are as they were.
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """A content that shall take the place of what is in some tables of one kind.
 
     Args:
         tables: The tables.
@@ -208,45 +210,170 @@ def restore_tables(
         indices: For each key the index of its table, if there are several.
         waiting_indices: Like `indices`, for the keys that wait to enter.
     """
-    first = tables[0]
-    _require_length(content, first)
-    no_numbers = tf.zeros([0], tf.int64)
-    fields = {
-        # Checkpoints that were written before there were scores, or sums of gradients.
-        "scores": no_numbers,
-        "epoch": no_numbers,
-        "sum_keys": tf.constant([], first.key_dtype),
-        "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
-        **content,
-        "partitions": tf.convert_to_tensor(indices, tf.int32),
-        "waiting_partitions": tf.convert_to_tensor(waiting_indices, tf.int32),
+
+    tables: Sequence[SavedTable]
+    content: Content
+    indices: Any = ()
+    waiting_indices: Any = ()
+
+    def fields(self) -> dict[str, Any]:
+        """Returns what the op takes."""
+        first = self.tables[0]
+        no_numbers = tf.zeros([0], tf.int64)
+        return {
+            # Checkpoints that were written before there were scores, or sums of gradients.
+            "scores": no_numbers,
+            "epoch": no_numbers,
+            "sum_keys": tf.constant([], first.key_dtype),
+            "sums": tf.zeros([0, first.dim], arguments.compute_dtype(first.value_dtype)),
+            **self.content,
+            "partitions": tf.convert_to_tensor(self.indices, tf.int32),
+            "waiting_partitions": tf.convert_to_tensor(self.waiting_indices, tf.int32),
+        }
+
+
+def content_of_rows(table: SavedTable, keys: tf.Tensor, values: tf.Tensor) -> Content:
+    """Returns a content that has nothing but keys, of which each occurs once, and their values."""
+    n = tf.size(keys)
+    types = content_types(table.key_dtype, table.value_dtype)
+    return {
+        "keys": keys,
+        "values": values,
+        "slots": tf.zeros([n, 0], types["slots"]),
+        "metadata": tf.zeros([n, 0], types["metadata"]),
+        "rule": tf.constant(["none"]),
+        "waiting_keys": tf.constant([], types["waiting_keys"]),
+        "waiting_seen": tf.zeros([0, 2], types["waiting_seen"]),
+        "waiting_filter": tf.zeros([0], types["waiting_filter"]),
     }
-    takers = [table.table_to_restore() for table in tables]
-    restored = _restore(takers, fields)
-    if takers[0] is not first:
-        with tf.control_dependencies(restored):
-            taken = first.take_restored_rows(tables, takers)
-        # The rest of the content: the rule, the steps, and that no optimizer is bound.
-        rows = ("keys", "values", "slots", "metadata", "scores", "partitions")
-        with tf.control_dependencies([taken]):
-            restored = _restore(tables, {**fields, **{name: fields[name][:0] for name in rows}})
-    return None if tf.executing_eagerly() else tf.group(*restored)
 
 
-def _restore(tables: Sequence[SavedTable], fields: dict[str, Any]) -> list[Any]:
-    """Replaces what is in some tables of the engine: returns the ops, none if they have run."""
-    restored, done = [], 0
+def last_of_equal_keys(keys: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns each key once, as a vector, with the last of its rows."""
+    keys = tf.reverse(tf.reshape(keys, [-1]), [0])
+    values = tf.reverse(tf.reshape(values, [tf.size(keys), -1]), [0])
+    unique, index = tf.unique(keys)
+    first = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), index, tf.size(unique))
+    return unique, tf.gather(values, first)
+
+
+_in_place = contextvars.ContextVar("in_place", default=False)
+
+
+@contextlib.contextmanager
+def restore_in_place() -> Iterator[None]:
+    """Restores tables without room for two contents: the present rows are removed first.
+
+    Every restore fills a new table first, which then takes the place of the present one. So if it
+    fails, the present rows stay; but both are in memory for a while. Inside of this context, the
+    present rows are removed before those of the checkpoint come: if such a restore fails half-way,
+    the table has only a part of them, and has to be restored again. In graphs, the context counts
+    where the ops are made: around `tf.compat.v1.train.Saver(...)`.
+
+    Example:
+    >>> import tempfile
+    >>> de = tfra.dynamic_embedding
+    >>> variable = de.Variable(dim=2)
+    >>> variable.upsert([7], [[1.0, 2.0]])
+    >>> path = tf.train.Checkpoint(variable=variable).save(f"{tempfile.mkdtemp()}/checkpoint")
+    >>> with de.restore_in_place():
+    ...     status = tf.train.Checkpoint(variable=variable).restore(path)
+    >>> variable.lookup([7]).numpy().tolist()
+    [[1.0, 2.0]]
+    """
+    token = _in_place.set(True)
+    try:
+        yield
+    finally:
+        _in_place.reset(token)
+
+
+# Eager restores take turns: a table keeps one new content at a time.
+_restoring = threading.RLock()
+
+
+def _let_child_restore() -> None:
+    """A restore of another thread does not go on in the child of a fork."""
+    global _restoring
+    _restoring = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_let_child_restore)
+
+
+def restore_tables(*replacements: Replacement) -> Any:
+    """Replaces what is in some tables, all or nothing, and returns the op that does.
+
+    All contents are checked, and brought into new tables, before the first table changes. See
+    `restore_in_place` for the other way, which checks all of the content first, too.
+    """
+    for each in replacements:
+        _require_length(each.content, each.tables[0])
+    if not tf.executing_eagerly():
+        return tf.group(*_restored(replacements))
+    with _restoring:
+        _restored(replacements)
+    return None
+
+
+def _restored(replacements: Sequence[Replacement]) -> list[Any]:
+    """Replaces what is in some tables: returns the ops, none if they have run."""
+    in_place = _in_place.get()
+    filled: list[SavedTable] = []
+    done: list[Any] = []
+    try:
+        moves = []
+        for each in replacements:
+            fields = each.fields()
+            takers = [table.table_to_restore() for table in each.tables]
+            if takers[0] is not each.tables[0]:
+                done += _fill(takers, fields, in_place=True)
+                moves.append((each.tables, takers))
+                # The rest of the content: the rule, the steps, and that no optimizer is bound.
+                rows = ("keys", "values", "slots", "metadata", "scores", "partitions")
+                fields = {**fields, **{name: fields[name][:0] for name in rows}}
+            filled += each.tables
+            with tf.control_dependencies(done):
+                done += _fill(each.tables, fields, in_place)
+        for tables, takers in moves:
+            with tf.control_dependencies(done):
+                taken = tables[0].take_restored_rows(tables, takers)
+            done += [] if tf.executing_eagerly() else [taken]
+        return done if in_place else _commit(filled, done)
+    except BaseException:
+        if tf.executing_eagerly():
+            _commit(filled, [], drop=True)
+        raise
+
+
+def _fill(tables: Sequence[SavedTable], fields: dict[str, Any], in_place: bool) -> list[Any]:
+    """Fills a new table of the engine beside each table, or the tables: returns the ops."""
+    filled, done = [], 0
     for group in _by_device(tables):
         handles = [table.resource_handle for table in group]
         # SavedModel's loader for TF1 restores before it initializes.
         created = [table.create_at(table.resource_handle) for table in group]
         with tf.control_dependencies([each for each in created if each is not None]):
             op = ops.tfra_restore(
-                handles, **fields, first_partition=done, partition_count=len(tables)
+                handles,
+                **fields,
+                first_partition=done,
+                partition_count=len(tables),
+                in_place=in_place,
             )
-        restored.append(op)
+        filled.append(op)
         done += len(group)
-    return [op for op in restored if op is not None]
+    return [op for op in filled if op is not None]
+
+
+def _commit(tables: Sequence[SavedTable], filled: list[Any], drop: bool = False) -> list[Any]:
+    """Puts the filled tables in the places of the others, or drops them: returns the ops."""
+    with tf.control_dependencies(filled):
+        committed = [
+            ops.tfra_commit_restore([table.resource_handle for table in group], drop=drop)
+            for group in _by_device(tables)
+        ]
+    return [op for op in committed if op is not None]
 
 
 def _require_length(content: Content, table: SavedTable) -> None:

@@ -23,6 +23,7 @@ from tfra.dynamic_embedding._platform.tf import (
 )
 from tfra.dynamic_embedding._saving.content import (
     Content,
+    Replacement,
     content_of,
     content_types,
     content_when_written,
@@ -487,7 +488,7 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
 
     def restore_rows(self, content: Content) -> Any:
         """Replaces the content by what `content_of` returned, and returns the op that does so."""
-        return restore_tables([self], content)
+        return restore_tables(Replacement([self], content))
 
     # --- Restriction, expiry and statistics.
 

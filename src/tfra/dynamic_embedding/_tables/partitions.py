@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfra.dynamic_embedding._platform.tf import tf
-from tfra.dynamic_embedding._saving.content import Content, restore_tables
+from tfra.dynamic_embedding._saving.content import Content, Replacement
 from tfra.dynamic_embedding._tables.hash_table import HashTable
 
 
@@ -97,13 +97,13 @@ class Partitions:
         stitched = [_stitch(positions, results, keys, None) for results in others]
         return _stitch(positions, first, keys, name), *stitched
 
-    def restore(self, content: Content) -> Any:
-        """Replaces the content of the tables by that of any number of tables."""
+    def replacement(self, content: Content) -> Replacement:
+        """Returns what replaces the content of the tables by that of any number of tables."""
         if len(self.tables) == 1:
-            return restore_tables(self.tables, content)
+            return Replacement(self.tables, content)
         _, indices = self._flat(content["keys"])
         _, waiting_indices = self._flat(content["waiting_keys"])
-        return restore_tables(self.tables, content, indices, waiting_indices)
+        return Replacement(self.tables, content, indices, waiting_indices)
 
     def _flat(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the keys as a vector, and the index of the table of each key."""

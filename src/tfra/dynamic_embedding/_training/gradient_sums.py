@@ -7,7 +7,7 @@ from typing import Any
 from tfra import optimizers
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.tf import tf
-from tfra.dynamic_embedding._saving.content import Content, content_types
+from tfra.dynamic_embedding._saving.content import Content, Replacement, content_of_rows
 from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, params_text, rule_text
 
@@ -78,23 +78,10 @@ class GradientSums:
         keys, negative = self._table.export()
         return {"sum_keys": keys, "sums": negative}
 
-    def restore(self, content: Content) -> list[Any]:
-        """Replaces all sums by what `content` returned, and returns the ops that do so."""
-        keys = content["sum_keys"]
-        n = tf.size(keys)
-        types = content_types(self._table.key_dtype, self.dtype)
-        rows = {
-            "keys": keys,
-            "values": content["sums"],
-            "slots": tf.zeros([n, 0], types["slots"]),
-            "metadata": tf.zeros([n, 0], types["metadata"]),
-            "rule": tf.constant(["none"]),
-            "waiting_keys": tf.constant([], types["waiting_keys"]),
-            "waiting_seen": tf.zeros([0, 2], types["waiting_seen"]),
-            "waiting_filter": tf.zeros([0], types["waiting_filter"]),
-        }
-        restored = self._table.restore_rows(rows)
-        return [] if restored is None else [restored]
+    def replacement(self, content: Content) -> Replacement:
+        """Returns what replaces all sums by those that `content` returned."""
+        rows = content_of_rows(self._table, content["sum_keys"], content["sums"])
+        return Replacement([self._table], rows)
 
 
 def sum_types(key_dtype: tf.DType, value_dtype: tf.DType) -> dict[str, tf.DType]:

@@ -35,6 +35,7 @@ from tfra.dynamic_embedding._saving.content import (
     content_when_written,
     export_tables,
     keep_content,
+    restore_tables,
 )
 from tfra.dynamic_embedding._saving.loaded import LoadedVariable
 from tfra.dynamic_embedding._tables.creators import CuckooHashTableCreator, KVCreator
@@ -616,12 +617,10 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def restore(self, content: Content) -> Any:
         """Replaces the content of the variable by what `content` returned.
 
-        The first op checks all of the content, including the sums of gradients.
+        All or nothing: if it fails, the variable is as it was; see `restore_in_place`.
         """
-        restored = self._partitions.restore(content)
-        with tf.control_dependencies([] if restored is None else [restored]):
-            sums = self._sums.restore(content)
-        return None if tf.executing_eagerly() else tf.group(restored, *sums)
+        rows = self._partitions.replacement(content)
+        return restore_tables(rows, *self._sums.replacements(content))
 
     def _trackable_children(self, save_type: str = SAVE_FOR_CHECKPOINT, **kwargs: Any) -> Any:
         tables = {f"table_{i}": table for i, table in enumerate(self.tables)}
@@ -656,7 +655,7 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
     def _saveable(self, name: str = "") -> Saveable:
         """Returns what `tf.compat.v1.train.Saver` saves, under a name or that of the Variable."""
         if in_plain_graph():
-            return Saveable(name or self._name, content_of(self.tables), self._partitions.restore)
+            return Saveable(name or self._name, content_of(self.tables), self.restore)
         return Saveable(name or self._name, self.content(), self.restore)
 
     def _gather_saveables_for_checkpoint(self) -> dict[str, Any]:

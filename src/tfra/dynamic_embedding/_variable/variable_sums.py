@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfra.dynamic_embedding._platform.tf import in_plain_graph, in_saved_model, tf
-from tfra.dynamic_embedding._saving.content import Content
+from tfra.dynamic_embedding._saving.content import Content, Replacement
 from tfra.dynamic_embedding._training.gradient_sums import GradientSums, no_sums, sum_types
 
 
@@ -48,12 +46,12 @@ class VariableSums:
             return no_sums(self._key_dtype, self._value_dtype, self._dim)
         return self._sums.content()
 
-    def restore(self, content: Content) -> list[Any]:
-        """Replaces the sums by those of `content`, and returns the ops that do so."""
+    def replacements(self, content: Content) -> list[Replacement]:
+        """Returns what replaces the sums by those of `content`, if there are any."""
         if not self._value_dtype.is_floating or in_saved_model() or in_plain_graph():
             return []
         if "sum_keys" not in content:  # An earlier version, which saved no sums, wrote it.
             content = no_sums(self._key_dtype, self._value_dtype, self._dim)
         if self._sums is None and content["sum_keys"].shape == [0]:
             return []
-        return self.get().restore(content)
+        return [self.get().replacement(content)]

@@ -11,6 +11,7 @@ from tfra.dynamic_embedding._lookup.pooling import Bags, Combiner, combiner_func
 from tfra.dynamic_embedding._platform import arguments
 from tfra.dynamic_embedding._platform.keras import compiled_optimizer, keras, require_backend
 from tfra.dynamic_embedding._platform.tf import tf
+from tfra.dynamic_embedding._saving.content import content_of_rows, last_of_equal_keys
 from tfra.dynamic_embedding._tables.partitions import default_partition_fn
 from tfra.dynamic_embedding._training.adoption import adopt
 from tfra.dynamic_embedding._training.shadow import check_max_norm
@@ -383,10 +384,10 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return [tensor.numpy() for tensor in self.params.export()]
 
     def set_weights(self, weights: list[Any]) -> None:
-        """Replaces all keys and their rows.
+        """Replaces all keys and their rows, or none if it fails. Slots and waiting keys go.
 
         Args:
-            weights: Two arrays, as `get_weights` returns them.
+            weights: Two arrays, as `get_weights` returns them. The last one of equal keys wins.
 
         Raises:
             ValueError: If `weights` are not keys and one row for each key.
@@ -399,8 +400,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         keys = arguments.keys_tensor(weights[0], self.key_dtype)
         rows = arguments.values_tensor(weights[1], self.value_dtype)
         arguments.check_rows(keys, rows, [self.embedding_size], "weights")
-        self.params.clear()
-        self.params.upsert(keys, rows)
+        self.params.restore(content_of_rows(self.params.tables[0], *last_of_equal_keys(keys, rows)))
 
     @property
     def _shared_table(self) -> Any:
