@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
+import stat
+import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -56,13 +61,57 @@ def write(path: Path, content: Content) -> None:
         "dim": np.array(content["values"].shape[1]),
         **content_arrays.to_arrays(content),
     }
+    _remove_parts(path)
     # Write to another name first, so that a file of the final name is always complete.
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{_PART}")
+    with _open_locked(part) as file:
+        try:
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+# The end of the name of a file that is being written. Its writer holds a lock: a part that nobody
+# has locked is left over from a process that was killed.
+_PART = ".part"
+
+
+def _open_locked(part: Path) -> IO[bytes]:
+    while True:
+        file = part.open("wb")
+        with contextlib.suppress(OSError):  # Some file systems have no locks.
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _is_at(file.fileno(), part):
+            return file
+        file.close()  # Another process took it for one that is left over.
+
+
+def _remove_parts(path: Path) -> None:
+    """Removes what is left of saves to this path whose process was killed."""
+    of_path = re.compile(re.escape(path.name) + r"\.\d+(-\d+)?" + re.escape(_PART))
+    for part in path.parent.iterdir():
+        if of_path.fullmatch(part.name):
+            with contextlib.suppress(OSError):
+                _remove_unlocked(part)
+
+
+def _remove_unlocked(part: Path) -> None:
+    file = os.open(part, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(file).st_mode) and _is_at(file, part):
+            part.unlink()
     finally:
-        part.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one that has this path now."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
