@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,8 +19,11 @@ from upkeep_support import (
     de,
     key_set,
     keys_for,
+    layers,
     usage_of,
 )
+
+import tfra
 
 pytestmark = pytest.mark.filterwarnings(KERAS_WARNS)
 
@@ -238,10 +243,82 @@ def test_get_variable_compares_policies() -> None:
             de.get_variable("compared", dim=DIM, restrict_policy=other)
 
 
-@pytest.mark.parametrize("policy", [de.TimestampRestrictPolicy, de.FrequencyRestrictPolicy])
-def test_a_policy_needs_rows_that_carry_their_updates(policy: Any) -> None:
-    with pytest.raises(ValueError, match=f"restrict_policy={policy.__name__}, received <tfra"):
-        policy(de.Variable(dim=DIM))
-    variable = make_variable(policy)
+@pytest.mark.parametrize("by", POLICIES)
+def test_a_policy_made_for_any_variable(by: str, devices: list[str] | None) -> None:
+    """As in TFRA, where the policy is made beside the Variable. Keys count from then on."""
+    variable = de.Variable(dim=DIM, devices=devices, initializer=1.0)
+    assert not variable.keeps_metadata
+    variable.upsert([1, 2, 3], np.full((3, DIM), 5.0, np.float32))
+    variable.set_clock(10)
+    policy = POLICIES[by](variable)
+    assert variable.keeps_metadata
+    assert usage_of(variable) == {1: (10, 1), 2: (10, 1), 3: (10, 1)}
+    assert variable.lookup([2]).numpy().tolist() == [[5.0] * DIM]
+    variable.set_clock(20)
+    variable.upsert([2, 4], np.ones((2, DIM), np.float32))
+    assert usage_of(variable) == {1: (10, 1), 2: (20, 2), 3: (10, 1), 4: (20, 1)}
+    assert POLICIES[by](variable).var is variable  # Another one: nothing starts anew.
+    policy.apply_update(tf.constant([2], tf.int64))
+    assert usage_of(variable)[2] == (20, 3)
+    if devices is None:
+        assert int(policy.apply_restriction(1)) == 3
+        assert key_set(variable) == {2}
+    assert int(policy.status.size()) == int(variable.size())
+
+
+def test_a_policy_made_while_a_model_trains() -> None:
+    """Slots stay, and so does the optimizer."""
+    plain, counted = (layers.Embedding(DIM, initializer=1.0) for _ in range(2))
+    for layer in (plain, counted):
+        model = keras.Sequential(
+            [
+                keras.Input((2,), dtype="int64"),
+                layer,
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, "relu"),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        model.layers[-1].set_weights([np.ones((2 * DIM, 1)), np.zeros(1)])
+        for step in range(6):
+            if layer is counted and step == 3:
+                layer.params.set_clock(7)
+                de.FrequencyRestrictPolicy(layer.params)
+            model.train_on_batch(np.array([[1, 2], [3, 4]]), np.array([[1.0], [2.0]]))
+    np.testing.assert_array_equal(plain.params.lookup([1, 2]), counted.params.lookup([1, 2]))
+    assert usage_of(counted.params)[1][1] == 4  # Once when the policy came, and 3 steps.
+
+
+def test_a_policy_made_in_a_session(session: v1.Session) -> None:
+    variable = de.get_variable("table", dim=DIM)
+    early = variable.upsert([1, 2], np.ones((2, DIM), np.float32))
+    policy = de.FrequencyRestrictPolicy(variable)
+    late = variable.upsert([2, 3], np.ones((2, DIM), np.float32))
+    status, restrict = policy.status.export(), policy.apply_restriction(1)
+    session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+    session.run(early)
+    session.run(late)
+    keys, counts = session.run(status)
+    assert dict(zip(keys.tolist(), counts[:, 0].tolist(), strict=True)) == {1: 1, 2: 2, 3: 1}
+    assert session.run(restrict) == 2
+
+
+def test_a_policy_of_a_variable_is_saved_as_if_made_with_it(tmp_path: Path) -> None:
+    variable = de.Variable(dim=DIM, name="t")
     variable.upsert([1, 2], np.ones((2, DIM), np.float32))
-    assert int(policy(variable).apply_restriction(1)) == 1
+    variable.set_clock(9)
+    de.TimestampRestrictPolicy(variable)
+    path = tf.train.Checkpoint(t=variable).write(str(tmp_path / "saved"))
+    for restored in (make_variable(de.TimestampRestrictPolicy, name="t"), variable):
+        restored.clear()
+        tf.train.Checkpoint(t=restored).read(path).assert_consumed()
+        assert usage_of(restored) == {1: (9, 1), 2: (9, 1)}
+
+
+@pytest.mark.parametrize("policy", [de.TimestampRestrictPolicy, de.FrequencyRestrictPolicy])
+def test_a_policy_of_a_store_says_what_it_needs(policy: Any) -> None:
+    creator = de.StoreCreator(lambda spec, name: tfra.TableStore(tfra.Table.from_spec(spec)))
+    variable = de.Variable(dim=DIM, kv_creator=creator)
+    with pytest.raises(ValueError, match="no metadata: expected a Variable of tables"):
+        policy(variable)
+    assert not variable.keeps_metadata

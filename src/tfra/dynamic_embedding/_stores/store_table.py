@@ -231,6 +231,13 @@ class StoreTable(HashTable):
             [self.size() if name == "size" else tf.zeros([], tf.int64) for name in COUNTERS]
         )
 
+    def keep_metadata(self) -> Any:
+        """Raises ValueError: a store has no metadata."""
+        raise ValueError(
+            f"Keys of {self.name!r} have no metadata: expected a Variable of tables of the engine. "
+            f"Received: one of a StoreCreator. {_WHAT_STORES_KEEP}"
+        )
+
     def histograms(self) -> RowHistograms:
         """Raises NotImplementedError: a store has no histograms."""
         raise NotImplementedError(f"`histograms` needs a table of the engine. {_WHAT_STORES_KEEP}")

@@ -521,6 +521,16 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         with self.ready():
             return ops.tfra_touch(self.resource_handle, keys, new_keys=new_keys)
 
+    def keep_metadata(self) -> Any:
+        """Gives keys metadata, unless they have some; see `Variable.keep_metadata`."""
+        with self.ready(), tf.device(self._resource_device):
+            kept = ops.tfra_keep_metadata(self.resource_handle)
+        if self._creator is not None:
+            self._creator = kept
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, kept)
+        self._metadata = True
+        return kept
+
     def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the time of the last write and the number of writes of keys, and which exist."""
         with self.ready():

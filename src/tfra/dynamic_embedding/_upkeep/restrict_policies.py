@@ -35,6 +35,9 @@ class RestrictedVariable(Protocol):
     def size(self, index: int | None = None) -> tf.Tensor:
         """Returns the number of keys in all tables, or in one."""
 
+    def keep_metadata(self) -> Any:
+        """Keeps the time of the last write and the number of writes of each key, from now on."""
+
     def touch(self, keys: Any) -> Any:
         """Records that keys were seen now."""
 
@@ -181,7 +184,11 @@ class RestrictPolicy:
 
 
 class _EnginePolicy(RestrictPolicy):
-    """Ranks keys by their metadata, which the engine updates with every write."""
+    """Ranks keys by their metadata, which the engine updates with every write.
+
+    If the Variable was made without such a policy, its keys get metadata when the policy is made:
+    see `Variable.keep_metadata`.
+    """
 
     kept_by_engine = True
     ranking = ""
@@ -189,10 +196,7 @@ class _EnginePolicy(RestrictPolicy):
     def __init__(self, var: RestrictedVariable) -> None:
         super().__init__(var)
         if not var.keeps_metadata:
-            raise ValueError(
-                f"Keys of {var.name!r} have no metadata: expected a Variable made with "
-                f"restrict_policy={type(self).__name__}, received {var!r}"
-            )
+            var.keep_metadata()
 
     def apply_update(self, ids: Any) -> Any:
         """Records that keys were seen. Optimizer steps do so by themselves.

@@ -804,6 +804,35 @@ class Variable(Shown, TrainedVariable, AutoTrackable):  # type: ignore[misc]
         time, count, _ = self.lookup_metadata(keys)
         return time, count
 
+    def keep_metadata(self) -> Any:
+        """Keeps the time of the last write and the number of writes of each key, from now on.
+
+        Keys that are there count as written once, now. A Variable with a `restrict_policy` of the
+        engine, `ttl` or `min_norm` keeps these metadata from the start. Making a
+        `TimestampRestrictPolicy` or `FrequencyRestrictPolicy` of any other Variable calls this
+        method. The tables are copied once: meanwhile, other calls wait.
+
+        Example:
+        >>> de = tfra.dynamic_embedding
+        >>> variable = de.Variable(dim=1)
+        >>> variable.upsert([1, 2], [[0.0], [0.0]])
+        >>> variable.keep_metadata()
+        >>> variable.upsert([2], [[0.0]])
+        >>> variable.lookup_metadata(tf.constant([1, 2], tf.int64))[1].numpy().tolist()
+        [1, 2]
+
+        Returns:
+            The created Operation, or None in eager mode. In a graph, the initializer of tables
+            runs it, and all operations of the tables that are made from now on wait for it.
+
+        Raises:
+            ValueError: If the rows are in a `tfra.Store`, which keeps no metadata.
+        """
+        with tf.init_scope():
+            kept = [table.keep_metadata() for table in self.tables]
+            self.keeps_metadata = True
+            return None if tf.executing_eagerly() else tf.group(*kept)
+
     def lookup_metadata(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the time of the last write and the number of writes of keys, and which exist."""
         return self._partitions.read("lookup_metadata", keys)
