@@ -246,7 +246,7 @@ TEST(ReplacementsThatRunOutOfMemoryChangeNothing) {
 }
 
 // Calls see all of the content before, or all of the one after.
-TEST(ReplacementsAreSeenAsAWhole) {
+TEST(ThreadsSeeReplacementsAsAWhole) {
   const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
   const auto target = Make(spec), ones = Make(spec), twos = Make(spec);
   Put(Use(ones), 0, kKeys, 1);
