@@ -92,6 +92,16 @@ def test_strings_of_numpy() -> None:
     assert model(words).shape == (2, 1)
 
 
+# --- HDF5 files, which Keras reads back only if each weight has the shape that it had.
+
+
+def test_a_model_is_not_saved_to_a_file_that_can_not_be_loaded(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((3,), dtype="int64"), layers.SquashedEmbedding(DIM)])
+    with pytest.raises(ValueError, match=r"HDF5 files.*model\.save\(\"model\.keras\"\)"):
+        model.save(tmp_path / "model.h5")
+    model.save_weights(tmp_path / "model.weights.h5")  # This is another format.
+
+
 # --- mask_zero.
 
 

@@ -80,6 +80,9 @@ class TrainsTables(VariableOptimizer):
         if tables:
             refuse_whole_variable(type(self))
             _refuse_replicas(tables)
+        for shadow in self.take_expected():
+            if all(rows.shadow is not shadow for rows in tables):
+                shadow.warn_if_untrained()
         step = tf.cast(self.iterations, tf.int64) + 1
         bindings = [op for rows in tables for op in self.bind(rows, step)]
         updating_tables.now = True

@@ -10,6 +10,7 @@ models: see `_restore_variables_without_value` and `_need_no_guessed_signature`.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from tfra.dynamic_embedding._platform.arguments import DtypeError
@@ -40,6 +41,7 @@ __all__ = [
     "compiled_optimizer",
     "inner_optimizers",
     "is_rebuilding",
+    "is_writing_hdf5",
     "keras",
     "loaded_objects",
     "require_backend",
@@ -90,6 +92,16 @@ def loaded_objects() -> dict[Any, Any] | None:
     objects: dict[Any, Any] | None
     objects = global_state.get_global_attribute("shared_objects/id_to_obj_map")
     return objects
+
+
+def is_writing_hdf5() -> bool:
+    """Whether Keras is writing a whole model to an HDF5 file, the format of Keras 1 and 2."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "keras.src.legacy.saving.legacy_h5_format":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def take_name_of(new: type, cls: type) -> None:

@@ -3,11 +3,16 @@
 It is the package tf_keras, which `TF_USE_LEGACY_KERAS=1` makes `tf.keras`, and TensorFlow carries a
 copy of its older parts. Nothing is imported here: a program that has an object of Keras 2 has
 imported its module.
+
+One thing is changed in Keras 2 itself, which would save files without the rows of tables, and not
+say so: see `refuse_files_without_rows`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _PACKAGES = ("tf_keras.", "tensorflow.python.keras.")
@@ -43,6 +48,64 @@ def refuse_input(ids: Any) -> None:
             "Functional models of Keras 2 can't look up rows of a table. Received: "
             f"{ids!r}. Look them up in `call` of a subclass of tf.keras.Model, or use Keras 3."
         )
+
+
+def refuse_files_without_rows() -> None:
+    """Makes models of tf_keras that have tables refuse files that would have no rows. Idempotent.
+
+    Its HDF5 and `.keras` files contain the weights of layers of Keras 2 only. Nothing changes for
+    other models, and for checkpoints and SavedModels.
+    """
+    model = getattr(sys.modules.get("tf_keras"), "Model", None)
+    if model is None or getattr(model.save, "_refuses", False):
+        return
+    model.save, model.save_weights = _with_refusal(model.save), _with_refusal(model.save_weights)
+
+
+def _with_refusal(save: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def checked(
+        self: Any, filepath: Any, overwrite: bool = True, save_format: Any = None, **kwargs: Any
+    ) -> Any:
+        suffix = str(filepath).endswith((".h5", ".hdf5", ".keras"))
+        if save_format in ("h5", "hdf5", "keras", "keras_v3") or (suffix and save_format is None):
+            table = next(_tables_in(self), None)
+            if table is not None:
+                raise ValueError(
+                    f"HDF5 and .keras files of Keras 2 have no rows of tables such as {table!r}. "
+                    f"Received: {str(filepath)!r}. To train on, write a checkpoint: "
+                    'model.save_weights("weights"), or tf.train.Checkpoint(model=model). To serve, '
+                    'write a SavedModel: model.save(folder, save_format="tf").'
+                )
+        return save(self, filepath, overwrite, save_format, **kwargs)
+
+    checked._refuses = True  # type: ignore[attr-defined]
+    return checked
+
+
+def _tables_in(model: Any) -> Iterator[str]:
+    """Yields the names of the tables that are in a model, or in a layer of Keras 2 in it."""
+    for layer in model._flatten_layers():
+        for part in getattr(layer, "_self_tracked_trackables", ()):
+            for variable in getattr(part, "variables", ()):
+                if hasattr(variable, "params"):
+                    yield variable.params.name
+
+
+def optimizer_of_fit() -> Any:
+    """Returns the optimizer of the model of tf_keras whose step is being taken, or None.
+
+    A model that has a `train_step` of its own, and maybe more optimizers, is not meant.
+    """
+    if "tf_keras" not in sys.modules:
+        return None
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        in_keras = str(frame.f_globals.get("__name__", "")).startswith("tf_keras.")
+        if in_keras and frame.f_code.co_name == "train_step":
+            return getattr(frame.f_locals.get("self"), "optimizer", None)
+        frame = frame.f_back
+    return None
 
 
 def _optimizers_of_tf_keras() -> Any:

@@ -13,7 +13,12 @@ from tfra.dynamic_embedding._platform.tf import (
 )
 from tfra.dynamic_embedding._training import model_mode
 from tfra.dynamic_embedding._training.row_gradients import graphs_of_branches
-from tfra.dynamic_embedding._training.shadow import TrainableWrapper, updating_tables
+from tfra.dynamic_embedding._training.shadow import (
+    TrainableWrapper,
+    is_asked_by_optimizer,
+    is_updating_tables,
+    refusal_of_unwrapped,
+)
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
 
@@ -93,9 +98,15 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of `value`. Optimizers, which make slots of this shape, see one row."""
-        if self._rows is None or vars(updating_tables).get("now"):
+        """The shape of `value`. Optimizers, which make slots of this shape, see one row.
+
+        Raises:
+            TypeError: If the optimizer can't train tables: it would train the shadow instead.
+        """
+        if self._rows is None or is_updating_tables():
             return super().shape
+        if is_asked_by_optimizer():
+            raise refusal_of_unwrapped(self.params.name)
         return self._rows.shape
 
     @property
@@ -103,10 +114,7 @@ class GraphTrainableWrapper(TrainableWrapper, ResourceVariable):  # type: ignore
         """None. Optimizers read this property before they apply a sparse gradient.
 
         Raises:
-            TypeError: If the optimizer can't train tables: it would train the shadow instead.
+            TypeError: If the optimizer can't train tables.
         """
-        if not vars(updating_tables).get("now"):
-            raise TypeError(
-                f"{self.params.name!r} is a table, which optimizers of tf.compat.v1 train only if "
-                "they are wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
-            )
+        if not is_updating_tables():
+            raise refusal_of_unwrapped(self.params.name)

@@ -39,7 +39,6 @@ For the same reason, a LossScaleOptimizer on which the user calls `build` has to
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any
 
 from tfra.dynamic_embedding._platform.keras import (
@@ -100,5 +99,4 @@ def expect_step(optimizer: Any, shadow: TrainableWrapper) -> None:
     if len(inner) == 1:
         expect_step(inner[0], shadow)
     elif not inner:
-        expected = adopt(optimizer).__dict__.setdefault("_expected_shadows", [])
-        expected.append(weakref.ref(shadow))
+        adopt(optimizer).expect(shadow)

@@ -128,7 +128,7 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
         # Bind to all tables before any update, so that nothing is updated if one refuses.
         bindings = [op for gradient in gradients for op in self._bind(gradient.shadow)]
         bound = [tf.group(*bindings)] if bindings else []
-        for shadow in self._take_expected():
+        for shadow in self.take_expected():
             if id(shadow) not in tables:
                 shadow.warn_if_untrained()
         with tf.control_dependencies(bound), _taking_step(gradients):
@@ -139,11 +139,6 @@ class TrainsTables(TableOptimizer, _Base):  # type: ignore[misc]
             super()._backend_apply_gradients(
                 [gradient for gradient, _ in dense], [variable for _, variable in dense]
             )
-
-    def _take_expected(self) -> list[TrainableWrapper]:
-        """Returns the shadows that the optimizer's model looked up since the last step."""
-        expected = [shadow() for shadow in self.__dict__.pop("_expected_shadows", ())]
-        return [shadow for shadow in expected if shadow is not None]
 
     def __reduce__(self) -> Any:
         function, *rest = super().__reduce__()

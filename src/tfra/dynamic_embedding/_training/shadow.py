@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
+from tfra.dynamic_embedding._platform.keras2 import is_of_keras2
 from tfra.dynamic_embedding._platform.tf import (
     enclosing_graphs,
     in_control_flow,
@@ -211,6 +213,43 @@ class TrainableWrapper:
 
 def _clip(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
     return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
+
+
+def is_updating_tables() -> bool:
+    """Whether an optimizer that can train tables is applying gradients in this thread."""
+    return bool(vars(updating_tables).get("now"))
+
+
+def refusal_of_unwrapped(table: str) -> TypeError:
+    """Returns the error for an optimizer that would train a shadow in place of its table."""
+    return TypeError(
+        f"{table!r} is a table, which optimizers of tf.compat.v1 and of Keras 2 train only if they "
+        "are wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
+    )
+
+
+def is_asked_by_optimizer() -> bool:
+    """Whether an optimizer of tf.compat.v1 or of Keras 2 that is not wrapped is calling this code.
+
+    Such an optimizer calls nothing that only optimizers call before it makes its slots, and these
+    calls fail in many ways.
+    """
+    if is_updating_tables():
+        return False
+    frame: Any = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        for name in ("self", "optimizer"):
+            caller = frame.f_locals.get(name)
+            if isinstance(caller, tf.compat.v1.train.Optimizer) or is_of_keras2(caller):
+                return True
+        frame = frame.f_back
+    return False
+
+
+# Between a method of an optimizer and what reads the properties of a variable for it.
+_FRAMES = 5
 
 
 def check_max_norm(max_norm: float | None) -> None:

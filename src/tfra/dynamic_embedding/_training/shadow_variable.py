@@ -19,13 +19,18 @@ import numpy as np
 from tfra.dynamic_embedding._platform.keras import (
     calling_optimizer,
     compiled_optimizer,
+    inner_optimizers,
     is_rebuilding,
+    is_writing_hdf5,
     keras,
     require_backend,
 )
+from tfra.dynamic_embedding._platform.keras2 import optimizer_of_fit, refuse_files_without_rows
 from tfra.dynamic_embedding._platform.tf import (
     SAVE_FOR_CHECKPOINT,
     AutoTrackable,
+    ResourceVariable,
+    in_plain_graph,
     tape_may_record,
     tf,
     write_plain_object,
@@ -34,7 +39,14 @@ from tfra.dynamic_embedding._saving.content import keep_content
 from tfra.dynamic_embedding._saving.weights_array import EmptyWithContent, from_bytes, to_bytes
 from tfra.dynamic_embedding._training import model_mode
 from tfra.dynamic_embedding._training.adoption import adopt_builder, adopt_caller, expect_step
-from tfra.dynamic_embedding._training.shadow import TrainableWrapper, check_max_norm
+from tfra.dynamic_embedding._training.shadow import (
+    TrainableWrapper,
+    check_max_norm,
+    is_asked_by_optimizer,
+    is_updating_tables,
+    refusal_of_unwrapped,
+)
+from tfra.dynamic_embedding._training.slot_variables import TableOptimizer
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
 # Eager lookups that a tape saw, before a missing optimizer step is taken for a mistake.
@@ -77,6 +89,8 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         require_backend()
         check_params(params)
         check_max_norm(max_norm)
+        refuse_files_without_rows()
+        self._params = lambda: params
         strategy = distribute_strategy or tf.distribute.get_strategy()
         with strategy.scope(), tf.init_scope():
             super().__init__(
@@ -87,9 +101,11 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
                 autocast=False,
                 name=re.sub(r"[/:]", "_", name),
             )
-        _shadows_of_variables[id(self.value)] = self
+        stand_in = self.value
+        _shadows_of_variables[id(stand_in)] = self
+        if in_plain_graph() and type(stand_in) is ResourceVariable:
+            stand_in.__class__ = _StandIn
         self.trainable = trainable and params.trainable  # It may become so later.
-        self._params = lambda: params
         params.shadows[name] = self
         self.max_norm = max_norm
         self._ids_in_graphs = weakref.WeakKeyDictionary()
@@ -142,10 +158,22 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns an empty array, by which `assign` brings back the rows as they are now."""
-        return EmptyWithContent.of(self.params.content())
+        # The copy owns its memory, so that views of it know it.
+        return EmptyWithContent.of(self.params.content()).copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Returns all that the Variable holds as bytes, which Keras writes to its files."""
+        """Returns all that the Variable holds as bytes, which Keras writes to its files.
+
+        Raises:
+            ValueError: If it is a file that Keras could not load, because it expects rows there.
+        """
+        if is_writing_hdf5():
+            raise ValueError(
+                f"Models with tables such as {self.params.name!r} can't be saved to HDF5 files, "
+                "which have no place for keys. Save the model with "
+                'model.save("model.keras"), or its weights with '
+                'model.save_weights("model.weights.h5").'
+            )
         return to_bytes(self.params.content())
 
     def assign(self, value: Any) -> Any:
@@ -158,7 +186,10 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """
         if tf.is_tensor(value) or isinstance(value, keras.Variable):
             return super().assign(value)  # By an optimizer: of the shadow, to no effect.
-        content = getattr(value, "content", None)
+        # Keras 2 makes a plain array of the value, which is a view of it.
+        content = getattr(value, "content", None) or getattr(
+            getattr(value, "base", None), "content", None
+        )
         if content is None:
             array = np.asarray(value)
             if array.dtype != np.uint8 or array.ndim != 1:
@@ -189,6 +220,26 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """Reads the variable, which has no rows: its shape is `[0, dim]`."""
         return self.value.read_value()
 
+    # Models of Keras 2 take what has these for a layer, and train its weights.
+
+    @property
+    def trainable_weights(self) -> list[ShadowVariable]:
+        """The shadow itself, or nothing if it is frozen."""
+        return [self] if self.trainable else []
+
+    @property
+    def non_trainable_weights(self) -> list[ShadowVariable]:
+        """Nothing, or the shadow itself if it is frozen."""
+        return [] if self.trainable else [self]
+
+    @property
+    def weights(self) -> list[ShadowVariable]:
+        """The shadow itself."""
+        return [self]
+
+    trainable_variables, non_trainable_variables = trainable_weights, non_trainable_weights
+    variables = weights
+
     # Optimizers of tf.compat.v1 ask variables for these.
     _in_graph_mode = False
 
@@ -201,12 +252,42 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         """Where the variable without rows is."""
         return self.value.device
 
+    # Those that are not wrapped read one of these before they update anything.
+
+    @property
+    def dtype(self) -> str:
+        """The name of the type of the rows."""
+        return _DtypeOfTable(super().dtype, self.params.name)
+
+    @property
+    def constraint(self) -> None:
+        """None.
+
+        Raises:
+            TypeError: If an optimizer asks that can't train tables.
+        """
+        if is_asked_by_optimizer():
+            raise refusal_of_unwrapped(self.params.name)
+
+    @constraint.setter
+    def constraint(self, constraint: None) -> None:
+        """Does nothing. The base class sets it."""
+
+    @property
+    def graph(self) -> Any:
+        """The graph, which a variable of Keras does not know.
+
+        Raises:
+            TypeError: If an optimizer asks that can't train tables.
+            AttributeError: If anybody else does.
+        """
+        if is_asked_by_optimizer():
+            raise refusal_of_unwrapped(self.params.name)
+        raise AttributeError("'ShadowVariable' object has no attribute 'graph'")
+
     @property
     def _unique_id(self) -> Any:
-        raise TypeError(
-            f"{self.params.name!r} is a table, which optimizers of Keras 2 train only if they are "
-            "wrapped: tfra.dynamic_embedding.DynamicEmbeddingOptimizer(optimizer)"
-        )
+        raise refusal_of_unwrapped(self.params.name)
 
     # Optimizers of Keras read `value` when they are built, and `overwrite_with_gradient` at the
     # start of each step. They are adopted then; `adoption.py` says why both are needed. Reading
@@ -247,6 +328,11 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         optimizer = compiled_optimizer()
         if optimizer is not None:
             expect_step(optimizer, self)
+            return
+        optimizer = optimizer_of_fit()
+        for one in inner_optimizers(optimizer) or [optimizer]:
+            if isinstance(one, TableOptimizer):
+                one.expect(self)
 
     def note_step(self) -> None:
         """Called by optimizers when they update the rows, or keep gradients for a later update."""
@@ -263,6 +349,55 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             "is given (`layer.trainable_variables`)?",
             stacklevel=4,
         )
+
+
+class _DtypeOfTable(str):
+    """The name of a type. Optimizers of TensorFlow 1, and Keras 2, ask for more."""
+
+    _table: str
+
+    def __new__(cls, name: str, table: str) -> _DtypeOfTable:
+        """Makes the name of a type.
+
+        Args:
+            name: The name.
+            table: That of the table whose rows have this type.
+        """
+        made = super().__new__(cls, name)
+        made._table = table
+        return made
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of a number, which `summary` of Keras 2 shows."""
+        return int(tf.as_dtype(str(self)).size)
+
+    @property
+    def base_dtype(self) -> Any:
+        """The type, which optimizers check when they have computed gradients.
+
+        Raises:
+            TypeError: If one of them asks.
+            AttributeError: If anybody else does: a string has no such attribute.
+        """
+        if is_asked_by_optimizer():
+            raise refusal_of_unwrapped(self._table)
+        raise AttributeError("'str' object has no attribute 'base_dtype'")
+
+
+class _StandIn(ResourceVariable):  # type: ignore[misc]
+    """The variable of TensorFlow in a shadow, which a graph lists among its trainable variables."""
+
+    @property
+    def constraint(self) -> None:
+        """None. Optimizers read this property before they apply a sparse gradient.
+
+        Raises:
+            TypeError: If the optimizer can't train tables.
+        """
+        shadow = shadow_around(self)
+        if shadow is not self and not is_updating_tables():
+            raise refusal_of_unwrapped(shadow.params.name)
 
 
 def _of_rows(operator: str) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+import weakref
 from typing import Any
 
 from tfra.dynamic_embedding._platform import arguments
@@ -11,6 +12,7 @@ from tfra.dynamic_embedding._platform.keras import inner_optimizers, keras
 from tfra.dynamic_embedding._platform.keras2 import is_of_keras2
 from tfra.dynamic_embedding._platform.tf import Trackable, tf
 from tfra.dynamic_embedding._tables.rules import BoundOptimizer, CustomRule, EngineRule
+from tfra.dynamic_embedding._training.shadow import TrainableWrapper
 from tfra.dynamic_embedding._training.trained_variable import TrainedVariable
 
 # Tells apart the optimizers of two processes that run the same program on the tables of a server.
@@ -34,6 +36,15 @@ class TableOptimizer:
         name = str(getattr(self, "name", None) or self._name)
         unique = self.__dict__.setdefault("_name_in_tables", f"{name} {uuid.uuid4().hex[:12]}")
         return BoundOptimizer(name, unique, _WORKER)
+
+    def expect(self, shadow: TrainableWrapper) -> None:
+        """Notes that the optimizer's model looked up a table for training."""
+        self.__dict__.setdefault("_expected_shadows", []).append(weakref.ref(shadow))
+
+    def take_expected(self) -> list[TrainableWrapper]:
+        """Returns the shadows that the optimizer's model looked up since the last step."""
+        expected = [shadow() for shadow in self.__dict__.pop("_expected_shadows", ())]
+        return [shadow for shadow in expected if shadow is not None]
 
 
 class SlotVariable(Trackable):  # type: ignore[misc]
