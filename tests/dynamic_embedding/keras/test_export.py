@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +138,16 @@ SAVES = {
 }
 
 
-@pytest.mark.parametrize("make", [WithVariable, lambda: trained(subclassed, "Embedding", "int64")])
+class OfTheFirst(WithVariable):
+    """It looks up ids of another shape than that of its input."""
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        return super().call(ids[:, 0])
+
+
+@pytest.mark.parametrize(
+    "make", [WithVariable, OfTheFirst, lambda: trained(subclassed, "Embedding", "int64")]
+)
 @pytest.mark.parametrize("save", SAVES)
 def test_the_message_has_the_line_that_helps(make: Any, save: str, tmp_path: Path) -> None:
     model = make()
@@ -151,6 +161,32 @@ def test_the_message_has_the_line_that_helps(make: Any, save: str, tmp_path: Pat
     answer = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
     (found,) = answer(IDS["int64"]).values()
     np.testing.assert_allclose(found, model(IDS["int64"]), rtol=1e-6)
+
+
+class OfDict(keras.Model):
+    """A model that takes a dict, as programs with many features have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = layers.SquashedEmbedding(DIM)
+        self.movies = layers.SquashedEmbedding(DIM)
+
+    def call(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        return self.users(features["user"]) * self.movies(features["movie"])
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_the_message_has_the_line_for_several_inputs(save: str, tmp_path: Path) -> None:
+    model, ids = OfDict(), {"user": IDS["int64"], "movie": IDS["int64"][:, :1]}
+    model(ids)
+    with pytest.raises(TypeError, match="each with its own type") as caught:
+        SAVES[save](model, str(tmp_path))
+    how = {"export": r"model\.export\(.*?\}\]\)", "save": r"tf\.saved_model\.save\(.*\}\)\)"}[save]
+    (line,) = re.findall(how, str(caught.value))
+    eval(line, {"tf": tf, "model": model, "path": str(tmp_path)})
+    loaded = tf.saved_model.load(str(tmp_path))
+    (found,) = loaded.signatures["serving_default"](**ids).values()
+    np.testing.assert_allclose(found, model(ids), rtol=1e-6)
 
 
 def test_the_signature_that_keras_finds(tmp_path: Path) -> None:
@@ -196,6 +232,47 @@ def test_fields_from_a_lookup_table(how: str, tmp_path: Path) -> None:
     model.export(str(tmp_path), verbose=False)
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_allclose(loaded.serve(IDS["int64"]), model(IDS["int64"]), rtol=1e-6)
+
+
+WORDS = keras.layers.StringLookup(vocabulary=["a", "b"])
+
+
+class Fields:
+    """Fields in a variable of an object."""
+
+    def __init__(self) -> None:
+        self.fields = tf.Variable([0, 2, 1], dtype=tf.int64)
+
+    def __call__(self, keys: tf.Tensor) -> tf.Tensor:
+        return self.of(self.fields, keys)
+
+    @staticmethod
+    def of(fields: tf.Variable, keys: tf.Tensor) -> tf.Tensor:
+        return tf.gather(fields, keys % 3)
+
+    def method(self, keys: tf.Tensor) -> tf.Tensor:
+        return self(keys)
+
+
+MAPPED = Fields()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fields"),
+    [
+        ("string", lambda keys: WORDS(keys)),
+        ("int64", lambda keys: tf.gather(MAPPED.fields, keys % 3)),
+        ("int64", MAPPED),
+        ("int64", MAPPED.method),
+        ("int64", functools.partial(Fields.of, MAPPED.fields)),
+    ],
+    ids=["layer", "variable", "object", "method", "partial"],
+)
+def test_fields_from_layers_and_variables(dtype: str, fields: Any, tmp_path: Path) -> None:
+    model = functional(layers.FieldWiseEmbedding(DIM, 3, fields, tf.as_dtype(dtype)), dtype)
+    model.export(str(tmp_path), verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_allclose(loaded.serve(IDS[dtype]), model(IDS[dtype]), rtol=1e-6)
 
 
 def test_loading_prints_nothing(tmp_path: Path) -> None:

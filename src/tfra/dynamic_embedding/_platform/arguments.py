@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -182,13 +183,37 @@ def export_hint(keys: tf.Tensor, dtype: tf.DType) -> str:
     """Returns advice for floats in a function, which Keras may have made to export a model."""
     if not tf.inside_function() or not keys.dtype.is_floating:
         return ""
-    shape = [None, *keys.shape[1:]] if keys.shape.rank else keys.shape
-    spec = f"tf.TensorSpec({shape}, tf.{dtype.name})"
+    shapes = _input_shapes_of_model() or {"ids": tuple(keys.shape) if keys.shape.rank else ()}
+    specs = [_spec_text(shape, dtype) for shape in shapes.values()]
+    several = ", each with its own type" if "".join(specs).count("TensorSpec") > 1 else ""
+    listed = ", ".join(specs)
     return (
-        " To save a model that is a subclass of keras.Model, say what its inputs are: "
-        f"model.export(path, input_signature=[{spec}]), or tf.saved_model.save(model, path, "
-        f"signatures=tf.function(model).get_concrete_function({spec}))."
+        f" To save a model that is a subclass of keras.Model, say what its inputs are{several}: "
+        f"model.export(path, input_signature=[{listed}]), or tf.saved_model.save(model, path, "
+        f"signatures=tf.function(model).get_concrete_function({listed}))."
     )
+
+
+def _input_shapes_of_model() -> dict[str, Any] | None:
+    """Returns the shapes by which Keras built the model that is being called, if any."""
+    shapes, frame = None, sys._getframe(1)
+    while frame is not None:  # The outermost model is the one that is saved.
+        caller: Any = frame.f_locals.get("self")
+        if hasattr(type(caller), "export") and getattr(caller, "_build_shapes_dict", None):
+            shapes = caller._build_shapes_dict
+        frame = frame.f_back  # type: ignore[assignment]
+    return shapes
+
+
+def _spec_text(shape: Any, dtype: tf.DType, name: str = "") -> str:
+    """Returns the line that makes the specs of inputs of these shapes, in their structure."""
+    if isinstance(shape, dict):
+        parts = [f"{key!r}: {_spec_text(part, dtype, key)}" for key, part in shape.items()]
+        return "{" + ", ".join(parts) + "}"
+    if any(isinstance(part, (dict, list, tuple)) for part in shape):
+        return "[" + ", ".join(_spec_text(part, dtype) for part in shape) + "]"
+    named = f", {name!r}" if name else ""
+    return f"tf.TensorSpec({[None, *shape[1:]] if shape else None}, tf.{dtype.name}{named})"
 
 
 def _wide_keys_hint(received: str, expected: tf.DType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -131,7 +132,8 @@ class FieldWiseEmbedding(Embedding):
         embedding_size: Length of the rows.
         nslots: Number of fields. It must be convertible to int.
         slot_map_fn: A function that maps a tensor of ids to their fields, 0 to `nslots - 1`. Lookup
-            tables of TensorFlow that it uses are saved when the layer is exported.
+            tables and variables of TensorFlow that it uses, and those of layers such as
+            `keras.layers.StringLookup`, are saved when the layer is exported.
         **kwargs: The other arguments of `Embedding`.
     """
 
@@ -164,8 +166,8 @@ class FieldWiseEmbedding(Embedding):
         )
         self.nslots = arguments.convertible_integer(nslots, "nslots", 1, limits.MAX_INT64)
         self.slot_map_fn = slot_map_fn
-        # A SavedModel holds only tables that are attributes of an object in it.
-        for number, table in enumerate(_lookup_tables_of(slot_map_fn)):
+        # A SavedModel holds only what is an attribute of an object in it.
+        for number, table in enumerate(_resources_of(slot_map_fn)):
             setattr(self, f"slot_map_table_{number}", table)
 
     def call(self, ids: Any, training: bool | None = None) -> tf.Tensor:
@@ -218,13 +220,27 @@ class FieldWiseEmbedding(Embedding):
         }
 
 
-def _lookup_tables_of(function: Callable[..., Any]) -> list[Any]:
-    """Returns the tables of TensorFlow that a function refers to, or whose method it is."""
+def _resources_of(function: Callable[..., Any]) -> list[Any]:
+    """Returns the tables and variables of TensorFlow that a function uses.
+
+    They are those that it refers to, those of layers such as `keras.layers.StringLookup` that it
+    refers to, and those of the object whose method it is.
+    """
     function = getattr(function, "python_function", function)  # Of a tf.function.
-    found = [getattr(function, "__self__", None)]
+    if isinstance(function, functools.partial):
+        given = [function.func, *function.args, *function.keywords.values()]
+        return [found for each in given for found in _resources_of(each)]
+    holders = [function, getattr(function, "__self__", None)]
     if inspect.isfunction(function) or inspect.ismethod(function):
         names = inspect.getclosurevars(function)
-        found += [*names.nonlocals.values(), *names.globals.values()]
-    return [
-        each for each in found if isinstance(each, tf.saved_model.experimental.TrackableResource)
-    ]
+        holders += [*names.nonlocals.values(), *names.globals.values()]
+    found: list[Any] = []
+    for holder in holders:
+        # A module, a class or a function has attributes too, but does not hold them for a call.
+        is_plain = inspect.ismodule(holder) or inspect.isclass(holder) or inspect.isroutine(holder)
+        parts = [] if is_plain else getattr(holder, "__dict__", {}).values()
+        found += [each for each in (holder, *parts) if isinstance(each, _RESOURCES)]
+    return list({id(each): each for each in found}.values())
+
+
+_RESOURCES = (tf.saved_model.experimental.TrackableResource, tf.Variable)
