@@ -180,6 +180,38 @@ def test_savers_of_tables_by_name(tmp_path: Path) -> None:
         assert saved == set(names)
 
 
+class RestoreHook(v1.train.SessionRunHook):  # type: ignore[misc]
+    """The `RestoreTfraVariableHook` of TFRA's demos, as `docs/from-tfra.md` has it."""
+
+    def __init__(self, path: str, variables: list[Any]) -> None:
+        self.path, self.variables = path, variables
+
+    def begin(self) -> None:
+        self.saver = v1.train.Saver([t for variable in self.variables for t in variable.tables])
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.saver.restore(session, self.path)
+
+
+@pytest.mark.parametrize("devices", [None, TWO])
+def test_a_hook_restores_one_table_of_a_checkpoint(tmp_path: Path, devices: Any) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(devices)
+        session.run(v1.global_variables_initializer())
+        session.run(model.train)
+        expected = session.run(model.state)
+        path = v1.train.Saver().save(session, str(tmp_path / "all"))
+    with tf.Graph().as_default():
+        model = Model()
+        hook = RestoreHook(path, [model.users])
+        with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+            users, items, slots, *_ = session.run(model.state[:3])
+            assert session.run(model.sizes) == [2, 0]
+    np.testing.assert_array_equal(users, expected[0])
+    np.testing.assert_array_equal(slots, expected[2])
+    assert (items == 2.0).all()
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "one table": {},
     "partitions": {"devices": TWO},
