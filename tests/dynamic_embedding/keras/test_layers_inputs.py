@@ -306,3 +306,24 @@ def test_later_layers_see_the_mask() -> None:
     output = keras.layers.GlobalAveragePooling1D()(filled()(Padding()(inputs)))
     found = keras.Model(inputs, output).predict(np.array([[1, 0, 0], [2, 3, 0]]), verbose=0)
     assert_close(found, np.stack([ROWS[1], (ROWS[2] + ROWS[3]) / 2]))
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "SquashedEmbedding", "FieldWiseEmbedding"])
+@pytest.mark.parametrize(
+    ("dtype", "key_dtype", "said"),
+    [
+        ("string", "int64", "make it with key_dtype=tf.string"),
+        ("uint64", "int64", "tf.bitcast(keys, tf.int64)"),
+        ("int64", "int32", "make it with key_dtype=tf.int64"),
+        ("int64", "string", "make it with key_dtype=tf.int64"),
+        ("bool", "int64", "tf.cast(keys, tf.int64)"),
+    ],
+)
+def test_inputs_of_another_type_are_refused_when_the_model_is_made(
+    dtype: str, key_dtype: str, said: str, kind: str
+) -> None:
+    options: dict[str, Any] = {"key_dtype": tf.as_dtype(key_dtype)}
+    if kind == "FieldWiseEmbedding":
+        options |= {"nslots": 2, "slot_map_fn": lambda ids: tf.zeros_like(ids)}
+    layer = getattr(layers, kind)(DIM, **options)
+    raises(lambda: layer(keras.Input((3,), dtype=dtype)), f"expected {key_dtype}", said)

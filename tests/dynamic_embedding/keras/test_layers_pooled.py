@@ -226,6 +226,15 @@ def test_wrong_arguments(make: Any, said: str) -> None:
     raises(make, said)
 
 
+@pytest.mark.parametrize("field", [-1, NSLOTS])
+def test_fields_are_checked_in_graphs_of_tf1_too(field: int) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        layer = FieldWise(DIM, NSLOTS, slot_map_fn=lambda ids: tf.zeros_like(ids) + field)
+        rows = layer(tf.constant([[1, 2]], tf.int64))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="slot_map_fn gave a"):
+            session.run(rows)
+
+
 def test_the_model_of_a_pooled_layer_has_its_config() -> None:
     layer = keras.models.clone_model(model_of(filled(Squashed, combiner="max"))).layers[1]
     layer.params.upsert(tf.range(COUNT, dtype=tf.int64), ROWS)

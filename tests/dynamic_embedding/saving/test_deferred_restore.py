@@ -162,3 +162,24 @@ def test_a_variable_that_a_module_makes_later(tmp_path: Path) -> None:
     np.testing.assert_array_equal(restored(ids(3, 1, 9))[:, 0], [3.0, 1.0, 0.0])
     status.assert_consumed()
     assert content(restored.users) == {1: 1.0, 2: 2.0, 3: 3.0}
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_strategy_predicts_first(tmp_path: Path, restored: bool) -> None:
+    """Keras builds such a model inside a replica."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    path = None
+    if restored:
+        model = Scores()
+        model.train()
+        path = checkpoint(model).save(str(tmp_path / "model"))
+        expected = model(IDS)
+    with strategy.scope():
+        model = Scores()
+    if path is not None:
+        checkpoint(model).restore(path)
+    predicted = model.predict(IDS, verbose=0)
+    if path is not None:
+        np.testing.assert_allclose(predicted, expected, rtol=1e-5)
+    model.train()
+    assert int(model.users.params.size()) == 7

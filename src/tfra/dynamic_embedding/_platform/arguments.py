@@ -114,10 +114,14 @@ def keys_tensor(keys: Any, dtype: tf.DType) -> tf.Tensor:
             raise DtypeError(f"`keys`: expected {dtype.name}, received {keys!r}") from error
     keys = tf.convert_to_tensor(keys, name="keys")
     if keys.dtype != dtype:
-        hint = _keys_hint(keys.dtype.name, dtype)
-        message = f"`keys`: expected {dtype.name}, received {keys.dtype.name}. {hint}"
-        raise DtypeError(message + export_hint(keys, dtype))
+        raise wrong_keys_dtype(keys.dtype, dtype, export_hint(keys, dtype))
     return keys
+
+
+def wrong_keys_dtype(received: tf.DType, dtype: tf.DType, hint: str = "") -> DtypeError:
+    """Returns the error for keys of another type than that of the table, with advice."""
+    advice = _keys_hint(received.name, dtype)
+    return DtypeError(f"`keys`: expected {dtype.name}, received {received.name}. {advice}{hint}")
 
 
 def holds_tensors(keys: Any) -> bool:

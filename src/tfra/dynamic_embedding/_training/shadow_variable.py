@@ -8,6 +8,7 @@ does to dense variables (slots, averages, constraints) it may do to the shadow, 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 import weakref
@@ -92,7 +93,9 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
         refuse_files_without_rows()
         self._params = lambda: params
         strategy = distribute_strategy or tf.distribute.get_strategy()
-        with strategy.scope(), tf.init_scope():
+        # `predict` builds a model in a replica, from where its strategy can't be entered again.
+        here = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        with contextlib.nullcontext() if here else strategy.scope(), tf.init_scope():
             super().__init__(
                 keras.initializers.Zeros(),
                 shape=(0, params.dim),

@@ -20,7 +20,7 @@ from tfra.dynamic_embedding._platform.keras import keras
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers._embedding import Embedding
-from tfra.dynamic_embedding.keras.layers._ids import check_ids_dtype
+from tfra.dynamic_embedding.keras.layers._ids import check_input_dtype
 
 
 def reduce_pooling(x: Any, combiner: Combiner = "sum") -> tf.Tensor:
@@ -187,12 +187,17 @@ class FieldWiseEmbedding(Embedding):
             size = tf.math.floordiv(tf.size(keys, tf.int64), tf.maximum(batch, 1))
             examples = tf.math.floordiv(tf.range(tf.size(keys, tf.int64)), tf.maximum(size, 1))
         fields = tf.cast(self.slot_map_fn(keys), tf.int64)
-        tf.debugging.assert_non_negative(fields, f"{self.name}: slot_map_fn gave a negative field")
-        tf.debugging.assert_less(
-            fields,
-            tf.constant(self.nslots, tf.int64),
-            f"{self.name}: slot_map_fn gave a field that is not below nslots={self.nslots}",
-        )
+        below = tf.constant(self.nslots, tf.int64)
+        said = f"{self.name}: slot_map_fn gave a"
+        checks = [
+            tf.debugging.assert_non_negative(fields, f"{said} negative field"),
+            tf.debugging.assert_less(
+                fields, below, f"{said} field that is not below nslots={self.nslots}"
+            ),
+        ]
+        # In a graph of TF1 style, the checks run only if something depends on them.
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            fields = tf.identity(fields)
         shape = tf.stack([batch, tf.constant(self.nslots, tf.int64)])
         bags = Bags.of_rows(keys, examples * self.nslots + fields, shape, [static, self.nslots])
         return self._combine(bags, training)
@@ -203,7 +208,7 @@ class FieldWiseEmbedding(Embedding):
 
     def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
         """Returns the shape and dtype of the result of a call."""
-        check_ids_dtype(ids.dtype, self.key_dtype)
+        check_input_dtype(ids.dtype, self.key_dtype)
         shape = self.compute_output_shape(tuple(ids.shape))
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 

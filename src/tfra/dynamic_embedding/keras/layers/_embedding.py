@@ -20,7 +20,12 @@ from tfra.dynamic_embedding._variable.shadows import weight_of
 from tfra.dynamic_embedding._variable.variable import Variable
 from tfra.dynamic_embedding.keras.layers import _config
 from tfra.dynamic_embedding.keras.layers import _shared_tables as shared_tables
-from tfra.dynamic_embedding.keras.layers._ids import MaskOfIds, check_ids_dtype, ids_of, is_padding
+from tfra.dynamic_embedding.keras.layers._ids import (
+    MaskOfIds,
+    check_input_dtype,
+    ids_of,
+    is_padding,
+)
 
 DEFAULT_NAME = "DynamicEmbeddingLayer"
 
@@ -343,7 +348,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_spec(self, ids: Any, training: bool | None = None) -> Any:
         """Returns the shape and dtype of the result of a call."""
-        check_ids_dtype(ids.dtype, self.key_dtype)
+        check_input_dtype(ids.dtype, self.key_dtype)
         if not type(self).call.__module__.startswith("tfra."):
             # A subclass of the user has its own call(), which may return another shape.
             return keras.Operation.compute_output_spec(self, ids)

@@ -47,6 +47,17 @@ class MaskOfIds(keras.Operation):  # type: ignore[misc]
         return keras.KerasTensor(ids.shape, "bool")
 
 
+def check_input_dtype(received: Any, dtype: tf.DType) -> None:
+    """Raises TypeError for an input of a functional model whose ids a call would refuse."""
+    check_ids_dtype(received, dtype)
+    received = tf.as_dtype(received)
+    integers = received.is_integer and dtype.is_integer
+    if received != dtype and not (
+        integers and dtype.min <= received.min <= received.max <= dtype.max
+    ):
+        raise arguments.wrong_keys_dtype(received, dtype)
+
+
 def check_ids_dtype(received: Any, dtype: tf.DType, hint: str = "") -> None:
     """Raises TypeError for floating ids."""
     if tf.as_dtype(received).is_floating:
