@@ -85,7 +85,24 @@ def test_eager_mode(name: str, look_up: str) -> None:
     assert int(shadow.params.size()) == 3
 
 
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"AdagradDA"}))
+def test_minimize_in_eager_mode(name: str) -> None:
+    variable = de.Variable(dim=2, initializer=1.0)
+    ids = tf.constant(IDS, tf.int64)
+    _, trainable = de.embedding_lookup(variable, ids, return_trainable=True)
+
+    def loss() -> tf.Tensor:
+        return tf.reduce_sum(de.embedding_lookup(variable, ids) ** 2)
+
+    with pytest.raises(TypeError, match=r"is a table.*DynamicEmbeddingOptimizer\("):
+        OPTIMIZERS[name]().minimize(loss, var_list=[trainable])
+    wrapped = de.DynamicEmbeddingOptimizer(OPTIMIZERS[name]())
+    wrapped.minimize(loss, var_list=[trainable])
+    assert int(variable.size()) == 3
+
+
 def test_others_may_ask_what_optimizers_ask() -> None:
     shadow = de.shadow_ops.ShadowVariable(de.Variable(dim=2))
     assert (shadow.dtype, shadow.constraint) == ("float32", None)
     assert not hasattr(shadow.dtype, "base_dtype")
+    assert f"{shadow}" == repr(shadow)

@@ -288,6 +288,16 @@ class ShadowVariable(TrainableWrapper, keras.Variable):  # type: ignore[misc]
             raise refusal_of_unwrapped(self.params.name)
         raise AttributeError("'ShadowVariable' object has no attribute 'graph'")
 
+    def __format__(self, format_spec: str) -> str:
+        """Returns its `repr`, of which a tape makes an error: it can't watch what is no variable.
+
+        Raises:
+            TypeError: If the tape is of an optimizer that can't train tables.
+        """
+        if is_asked_by_optimizer():
+            raise refusal_of_unwrapped(self.params.name)
+        return str(super().__format__(format_spec))
+
     @property
     def _unique_id(self) -> Any:
         raise refusal_of_unwrapped(self.params.name)
