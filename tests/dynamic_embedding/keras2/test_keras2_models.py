@@ -88,6 +88,24 @@ def test_a_table_in_a_layer_of_keras_2(tmp_path: Path) -> None:
         model.save_weights(tmp_path / "saved.h5")
 
 
+class InList(Rated):
+    """A model that looks up a Variable, which Keras 2 does not list, in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.tables = None, [de.Variable(dim=3, name="rows-parameter")]
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.head(tf.reduce_sum(de.embedding_lookup(self.tables[0], ids), axis=1))
+
+
+def test_a_variable_in_a_list(tmp_path: Path) -> None:
+    model = InList()
+    model(IDS)
+    with pytest.raises(ValueError, match="no rows of tables such as 'rows-parameter'"):
+        model.save_weights(tmp_path / "saved.h5")
+
+
 def test_other_models_are_saved_as_before(tmp_path: Path) -> None:
     trained()
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])

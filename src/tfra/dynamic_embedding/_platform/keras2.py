@@ -1,7 +1,7 @@
 """Keras 2, which a program may have loaded besides Keras 3.
 
 It is the package tf_keras, which `TF_USE_LEGACY_KERAS=1` makes `tf.keras`, and TensorFlow carries a
-copy of its older parts. Nothing is imported here: a program that has an object of Keras 2 has
+copy of its older parts. Neither is imported here: a program that has an object of Keras 2 has
 imported its module.
 
 One thing is changed in Keras 2 itself, which would save files without the rows of tables, and not
@@ -14,6 +14,8 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from tfra.dynamic_embedding._platform.tf import tf
 
 _PACKAGES = ("tf_keras.", "tensorflow.python.keras.")
 _COPY_IN_TENSORFLOW = "tensorflow.python.keras.optimizer_v2.optimizer_v2"
@@ -84,12 +86,10 @@ def _with_refusal(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tables_in(model: Any) -> Iterator[str]:
-    """Yields the names of the tables that are in a model, or in a layer of Keras 2 in it."""
-    for layer in model._flatten_layers():
-        for part in getattr(layer, "_self_tracked_trackables", ()):
-            for variable in getattr(part, "variables", ()):
-                if hasattr(variable, "params"):
-                    yield variable.params.name
+    """Yields the names of the tables that a checkpoint of a model has."""
+    for part in tf.train.TrackableView(model).descendants():
+        if hasattr(part, "upsert") and hasattr(part, "tables"):
+            yield part.name
 
 
 def optimizer_of_fit() -> Any:
