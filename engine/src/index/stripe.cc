@@ -156,7 +156,7 @@ Status Stripe::Replace(uint64_t count, uint64_t seed) {
   return Status::Ok();
 }
 
-Status Stripe::TakeBlock() {
+Status Stripe::MakeFreeRows() {
   try {
     // Writers may give back all rows of a block of keys, which must not fail: reserve memory for
     // these too.
@@ -164,6 +164,12 @@ Status Stripe::TakeBlock() {
   } catch (const std::bad_alloc&) {
     return Status::OutOfMemory("out of memory for the list of free rows");
   }
+  has_free_rows_.store(true, std::memory_order_relaxed);
+  return Status::Ok();
+}
+
+Status Stripe::TakeBlock() {
+  TFRA_RETURN_IF_ERROR(MakeFreeRows());
   const uint32_t count = RowBlock(arena_->rows());
   uint32_t first;
   TFRA_RETURN_IF_ERROR(arena_->Allocate(count, &first));

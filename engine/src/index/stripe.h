@@ -230,6 +230,8 @@ class Stripe {
     return sizeof(Bucket) + columns.bytes_per_bucket();
   }
   std::mutex& mutex() { return mutex_; }
+  // Whether MakeFreeRows has been called since the list was last freed.
+  bool has_free_rows() const { return has_free_rows_.load(std::memory_order_relaxed); }
 
   // REQUIRES, for the rest: the mutex is held.
 
@@ -274,6 +276,12 @@ class Stripe {
   }
   void GiveRow(uint32_t row) { free_rows_.push_back(row); }
   std::vector<uint32_t>& free_rows() { return free_rows_; }
+  // Allocates the list of free rows, so that TakeRow needs no memory but that of the arena.
+  Status MakeFreeRows();
+  void FreeFreeRows() {
+    std::vector<uint32_t>().swap(free_rows_);
+    has_free_rows_.store(false, std::memory_order_relaxed);
+  }
 
   // Inserts a key. REQUIRES: the key is not in the stripe; the row is complete; a bucket has a free
   // entry, which is so for a few more keys than limit().
@@ -379,6 +387,7 @@ class Stripe {
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> bucket_count_{0};
   std::atomic<uint64_t> reseeds_{0};
+  std::atomic<bool> has_free_rows_{false};
   std::mutex mutex_;
   // Guarded by mutex_.
   Displacement displaced_;

@@ -52,17 +52,26 @@ TableState::~TableState() {
     TheTables().tables.erase(this);
   }
   if (!has_string_keys() && !has_string_values()) return;
-  Tally tally;
+  // Nobody reads any more, so that strings are freed at once. A list of them would need memory.
+  const auto free = [](Blob* blob) {
+    if (blob == nullptr) return;
+    const Retired item = Blob::AsRetired(blob);
+    item.free(item.pointer, item.bytes);
+  };
   for (uint32_t s = 0; s < kStripes; ++s) {
     const BucketArray* array = stripes[s].array();
     for (uint64_t b = 0; array != nullptr && b < array->count; ++b) {
       const Bucket& bucket = array->buckets[b];
       for (uint32_t i = 0; i < kBucketEntries; ++i) {
-        if (bucket.state.load() >> i & 1) DropStrings(bucket.rows[i].load(), &tally);
+        if (!(bucket.state.load() >> i & 1)) continue;
+        const uint32_t row_id = bucket.rows[i].load();
+        if (has_string_keys()) free(KeyOf(row_id));
+        if (!has_string_values()) continue;
+        const std::byte* row = RowAt(row_id);
+        for (int64_t j = 0; j < spec.dim; ++j) free(LoadBlob(row + j * sizeof(Blob*)));
       }
     }
   }
-  Retire(std::move(tally.garbage));
 }
 
 Status TableState::Initialize() {
@@ -320,7 +329,7 @@ void TableState::CompactRows() {
     for (uint32_t row : stripes[s].free_rows()) {
       if (row < live) gaps.push_back(row);
     }
-    std::vector<uint32_t>().swap(stripes[s].free_rows());
+    stripes[s].FreeFreeRows();
   }
   for (uint32_t s = 0; s < kStripes; ++s) {
     const BucketArray* array = stripes[s].array();

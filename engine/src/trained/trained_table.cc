@@ -144,10 +144,19 @@ Status TrainedTable::ChangeAlone(const std::function<Status()>& change) {
         "first step of an optimizer, or a restore, while this thread is in no other call of the "
         "table. Received one inside of such a call, as from the handler of a signal");
   }
-  const std::lock_guard alone(changing_);
-  uint32_t now = calls_.fetch_or(kChanging) | kChanging;
-  for (; now != kChanging; now = calls_.load()) calls_.wait(now);
-  const Status status = CatchBadAlloc(change);
+  // One thread changes the table at a time.
+  while (calls_.fetch_or(kChanging) & kChanging) {
+    const uint32_t now = calls_.load();
+    if (now & kChanging) calls_.wait(now);
+  }
+  for (uint32_t now; (now = calls_.load()) != kChanging;) calls_.wait(now);
+  Status status;
+  {
+    // Not before, since fork() takes this mutex, too: the calls under way may need what the thread
+    // that forks holds, such as the GIL.
+    const std::lock_guard alone(changing_);
+    status = CatchBadAlloc(change);
+  }
   calls_.fetch_and(~kChanging);
   calls_.notify_all();
   return status;

@@ -65,7 +65,9 @@ Status InsertRoom<Keys>::Make(const Op& op, PendingBlobs* new_keys) const {
   // Stripes that are too small if all their keys are new and distinct.
   StripeSet tight = 0;
   for (uint32_t s = 0; s < kStripes; ++s) {
-    const bool fits = state_.IndexedKeys(s, groups_.stripe_keys()[s]) <= state_.stripes[s].limit();
+    const uint64_t keys = groups_.stripe_keys()[s];
+    const bool fits = state_.IndexedKeys(s, keys) <= state_.stripes[s].limit() &&
+                      (keys == 0 || state_.stripes[s].has_free_rows());
     if (!fits) tight |= StripeSet{1} << s;
   }
   if (tight == 0 && !Keys::kStrings) return Status::Ok();
@@ -190,6 +192,7 @@ Status InsertRoom<Keys>::Grow(StripeSet stripes, const KeyCounts& more) const {
     if (more[s] == 0) continue;
     std::lock_guard lock(state_.stripes[s].mutex());
     TFRA_RETURN_IF_ERROR(state_.stripes[s].Grow(state_.IndexedKeys(s, more[s])));
+    TFRA_RETURN_IF_ERROR(state_.stripes[s].MakeFreeRows());
   }
   return Status::Ok();
 }

@@ -211,6 +211,50 @@ TEST(OutOfMemoryInCopyWithRule) {
   });
 }
 
+// The first rows of a stripe need a list of free rows, too: a batch is written as a whole or not.
+TEST(OutOfMemoryInTheFirstWrites) {
+  for (const KeyType key_type : kKeyTypes) {
+    for (const bool metadata : {false, true}) {
+      TableSpec spec = SpecOf(key_type, ValueType::kFloat32, 2);
+      spec.rule.kind = RuleKind::kAdam;
+      spec.metadata = metadata;
+      const TestKeys keys = TestKeys::Range(key_type, 0, 77);
+      const KeyBatch batch = keys.batch();
+      const std::vector<float> rows(2 * keys.size(), 1.0f);
+      Flags exist(keys.size());
+      const auto fill = [&](Table& table) {
+        CHECK_OK(table.Assign(TestKeys::Range(key_type, 0, 4).batch(), rows.data()));
+      };
+      FailEverywhere(spec, "Assign", true, fill,
+                     [&](Table& table) { return table.Assign(batch, rows.data()); });
+      FailEverywhere(spec, "ApplyGradients", true, fill, [&](Table& table) {
+        return table.training().ApplyGradients(batch, rows.data(), ValueType::kFloat32, {});
+      });
+      FailEverywhere(spec, "Accumulate", true, fill, [&](Table& table) {
+        return table.training().Accumulate(batch, rows.data(), exist.data());
+      });
+    }
+  }
+}
+
+// Tables with strings go without memory for lists of them.
+TEST(OutOfMemoryWhileATableGoes) {
+  for (const KeyType key_type : kKeyTypes) {
+    for (const ValueType value_type : {ValueType::kFloat32, ValueType::kString}) {
+      const TestKeys keys = TestKeys::Range(key_type, 0, 5000);
+      const TestRows rows =
+          TestRows::Make(value_type, keys.size(), 2, [](size_t, size_t) { return 7; });
+      for (int point = 0; point < 5; ++point) {
+        std::unique_ptr<Table> table = MakeTable(SpecOf(key_type, value_type, 2));
+        CHECK_OK(table->Assign(keys.batch(), rows.in()));
+        news_until_failure = point;
+        table.reset();
+        news_until_failure = -1;
+      }
+    }
+  }
+}
+
 // If there is no memory for a waiting key, a batch may be written in part.
 TEST(OutOfMemoryInAdmission) {
   ForEachSpec([](const TableSpec& spec) {

@@ -290,6 +290,40 @@ TEST(ConcurrentRuleChangesLoseNoRow) {
   CHECK_EQ(Use(table)->size(), keys.size());
 }
 
+// A call may need what the thread that forks holds, as calls from Python need the GIL. A change of
+// the rule that waits for such a call does not keep fork() waiting.
+TEST(ForksWhileARuleWaitsForACall) {
+#ifdef TFRA_SANITIZED
+  return;  // See ForksWhileRulesChange.
+#endif
+  std::shared_ptr<TrainedTable> table = MakeTrained();
+  CHECK_OK(Step(table, RuleKind::kSgd));
+  alarm(60);  // Ends a test that hangs.
+  std::mutex needed;
+  std::atomic<bool> in_call{false};
+  std::unique_lock held(needed);
+  std::thread call([&] {
+    const Use use(table);
+    in_call = true;
+    const std::lock_guard lock(needed);
+  });
+  while (!in_call) std::this_thread::yield();
+  std::thread change([&] { CHECK_OK(Step(table, RuleKind::kAdagrad)); });
+  while (Use::Try(table)) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(Step(table, RuleKind::kAdam).ok() ? 0 : 1);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  held.unlock();
+  call.join();
+  change.join();
+  alarm(0);
+}
+
 // A child that is forked while other threads change rules and bind optimizers works.
 TEST(ForksWhileRulesChange) {
 #ifdef TFRA_SANITIZED
