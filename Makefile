@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 CPP := build/cpp
 ENGINE := $(shell find engine adapters CMakeLists.txt pyproject.toml -type f)
-SOURCES := $(shell find engine adapters fuzz -name '*.cc' -o -name '*.h' -o -name '*.inc')
+SOURCES := $(shell find engine adapters fuzz stress -name '*.cc' -o -name '*.h' -o -name '*.inc')
 
 say = @printf '\n== %s\n'
 
 .PHONY: help demo test lint types cpp-test py-test test-tf-matrix sanitize sanitize-engine \
-  sanitize-adapters fuzz bench bench-quick bench-large docs wheel wheels clean
+  sanitize-adapters fuzz stress bench bench-quick bench-large docs wheel wheels clean
 
 help:
 	@echo "make demo      set up, then train a recommender on MovieLens and compare it"
@@ -19,6 +19,8 @@ help:
 	@echo "make sanitize  the C++ tests and those of both adapters under the address and undefined sanitizers,"
 	@echo "               and C++ tests with threads under the thread sanitizer"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=60 (needs clang)"
+	@echo "make stress    random operations of 8 threads on every kind of table for SECONDS=300, against oracles,"
+	@echo "               with faults, forks and kills (SEED= and ROUND= repeat one)"
 	@echo "make bench     speed and memory against the physical limit and TFRA 0.8.1"
 	@echo "make bench-large  50 million keys, trained with 2 GB of memory for rows (needs 54 GB of disk)"
 	@echo "make docs      the documentation as a site, in build/site"
@@ -167,6 +169,14 @@ fuzz: $(VENV)/.ready
 	  -DCMAKE_CXX_COMPILER=$(CLANG) -DTFRA_FUZZ=ON -DTFRA_SANITIZE=address,undefined > /dev/null
 	$(BIN)/cmake --build build/fuzz -j $(JOBS)
 	$(BIN)/python fuzz/run.py build/fuzz $(FUZZ_SECONDS) $(JOBS)
+
+# stress/README.md says what it does. SEED and ROUND repeat what an earlier run did.
+SECONDS ?= 300
+
+stress: $(VENV)/.installed
+	$(say) "stress"
+	$(BIN)/python -m stress --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(ROUND),--round $(ROUND))
 
 bench: $(VENV)/.installed $(CPP)/build.ninja
 	$(say) "engine against the physical limit"
