@@ -12,7 +12,7 @@ from stress.content import Content, is_best
 from stress.defect import expect, expect_equal
 from stress.forks import fork_and_check
 from stress.plan import Plan
-from stress.rows import Bools
+from stress.rows import Bools, make_rows
 from stress.worker import Shared, Worker
 
 
@@ -67,6 +67,8 @@ class Events:
             ("second_handle", self._second_handle, numpy),
             ("fork", self._fork, numpy),
             ("threads", self._threads, True),
+            ("optimizers", self._optimizers, numpy and plan.floating),
+            ("tables_go", self._tables_go, self._shared.faults.available),
             ("faults_alone", self._faults_alone, self._shared.faults.available),
         ]
         return {name: event for name, event, has in events if has}
@@ -234,6 +236,54 @@ class Events:
 
     def _fork(self) -> None:
         fork_and_check(self._shared, busy=False)
+
+    def _optimizers(self) -> None:
+        """Another table, whose optimizers take turns while other threads use it, and forks."""
+        keys = np.arange(500)
+        table = tfra.Table(2)
+        table.upsert(keys, np.ones((500, 2), np.float32))
+        objects = [tfra.Table.from_handle(table.handle, optimizer=o) for o in ("adam", "adagrad")]
+        stop = threading.Event()
+        errors: list[BaseException] = []
+
+        def repeat(call: Callable[[], object]) -> None:
+            try:
+                while not stop.is_set():
+                    call()
+            except BaseException as error:
+                errors.append(error)
+
+        def train() -> None:
+            for each in objects:
+                each.apply_gradients(keys, np.zeros((500, 2), np.float32), step=1)
+
+        def read() -> None:
+            expect((table.lookup(keys) == 1).all(), "optimizers: a wrong row")
+
+        threads = [threading.Thread(target=repeat, args=(c,)) for c in (train, read, read, read)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(5):
+                fork_and_check(self._shared, busy=True)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise errors[0]
+
+    def _tables_go(self) -> None:
+        """Another table goes while memory fails."""
+        plan, keys = self._plan, self._shared.keys
+        if plan.key_dtype == "int32":
+            return
+        options = {**plan.options(), "admission": None}
+        table = tfra.Table(**options)
+        rows = make_rows(plan.value_dtype, plan.dim, np.arange(len(keys)) % 9)
+        table.upsert(keys, rows)
+        with self._shared.faults.during("allocation", int(self._rng.integers(4)), 1000):
+            del table
 
     def _threads(self) -> None:
         """Another number of threads for the calls from now on."""
