@@ -19,10 +19,6 @@ from stress.rows import Array, equal_rows, make_rows
 # What a call raises when memory or a file fails. Modules that use TensorFlow add its errors.
 ERRORS: list[type[BaseException]] = [MemoryError, OSError]
 
-# What the messages say when an allocation of some KB fails for which no room was made before: the
-# first row of a stripe needs a list.
-SMALL_ALLOCATIONS = ("list of free rows",)
-
 Call = Callable[[], Any]
 
 
@@ -167,7 +163,6 @@ class Worker:
             # or so little is left that not even a small allocation succeeds.
             once = self.fault is not None and (shared.fault != "allocation" or self.fault[1] == 1)
             partly = partly or not shared.solo or not once or self.unsure
-            partly = partly or any(text in str(error) for text in SMALL_ALLOCATIONS)
             partly = partly or plan.admission is not None or plan.partitions > 1
             found = self.found(at, waiting=True)
             what = f"{self.what}, which failed ({error})"
