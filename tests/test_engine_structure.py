@@ -27,6 +27,7 @@ LAYERS = (
     ("content",),
     ("table",),
     ("trained",),
+    ("snapshot",),
     ("process",),
 )
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
