@@ -172,6 +172,7 @@ std::string BytesOf(const std::string& path) {
 }
 
 void Put(const std::string& path, const std::string& bytes) {
+  std::filesystem::remove(path);  // Some file systems flush files that are written again.
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
