@@ -9,6 +9,7 @@
 #include "tfra/content.h"
 #include "tfra/memory.h"
 #include "tfra/pooling.h"
+#include "tfra/snapshot.h"
 #include "tfra/spec.h"
 #include "tfra/status.h"
 #include "tfra/store.h"

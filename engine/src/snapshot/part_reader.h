@@ -37,6 +37,9 @@ class PartReader {
   // block, if it is not the one that was written there. kIoError: the file can't be read.
   Status Next(Block* block);
 
+  // A failure that names the file and the block that is next.
+  Status Damaged(const std::string& what) const;
+
   // Bytes, blocks and rows so far; after kEnd, of the file.
   uint64_t bytes() const { return offset_; }
   uint64_t blocks() const { return number_; }
@@ -47,7 +50,6 @@ class PartReader {
   // The columns of a block, from the first one on.
   class Columns;
 
-  Status Damaged(const std::string& what) const;
   Status ReadHeader(BlockHeader* header);
   Status ReadColumns(const BlockHeader& header);
   Status Parse(const BlockHeader& header, Block* block);

@@ -98,17 +98,18 @@ void AddLines(const RowFormat& format, const RowColumns& rows, std::vector<std::
   for (size_t i = 0; i < rows.keys.size; ++i) {
     std::string line = format.has_string_keys() ? std::string(rows.keys.strings[i])
                                                 : std::to_string(rows.keys.ints[i]);
-    line += "|";
+    line += '|';
     if (format.has_string_values()) {
       const auto* values = static_cast<const std::string_view*>(rows.values);
       for (size_t j = 0; j < format.dim; ++j) {
-        line += std::string(values[i * format.dim + j]) + "|";
+        line += values[i * format.dim + j];
+        line += '|';
       }
     } else {
-      line += bytes(rows.values, i, format.value_bytes()) + "|";
+      line += bytes(rows.values, i, format.value_bytes());
     }
-    if (format.slot_bytes > 0) line += bytes(rows.slots, i, format.slot_bytes) + "|";
-    if (format.metadata) line += bytes(rows.metadata, i, sizeof(RowMetadata)) + "|";
+    if (format.slot_bytes > 0) line += bytes(rows.slots, i, format.slot_bytes);
+    if (format.metadata) line += bytes(rows.metadata, i, sizeof(RowMetadata));
     if (format.scores) line += bytes(rows.scores, i, sizeof(uint64_t));
     lines->push_back(line);
   }
