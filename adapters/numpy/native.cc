@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "bounded.h"
+#include "parts.h"
 #include "results.h"
 #include "tfra/thread_pool.h"
 #include "tfra/trained_table.h"
@@ -457,6 +458,7 @@ NB_MODULE(_native, m) {
       .def("remove_if", &NativeTable::RemoveIf, "written_before"_a.none(), "count_below"_a.none())
       .def("select_if", &NativeTable::SelectIf, "written_before"_a.none(), "count_below"_a.none());
   DefineBounded(table);
+  DefineParts(m);
 
   m.def(
       "parse_spec", [](const std::string& json) { return PrintTableSpec(SpecOf(json)); }, "json"_a);
