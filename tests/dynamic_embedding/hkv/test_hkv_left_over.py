@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hkv_support import de
 
@@ -86,3 +87,14 @@ def test_the_parts_of_others_stay(tmp_path: Path) -> None:
     made.save(tmp_path)
     assert set(os.listdir(tmp_path)) == kept - {"t.npz.16-1.part"}
     assert (tmp_path / "other.npz.12.part").read_bytes() == b"kept"
+
+
+def test_a_folder_that_can_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save needs no more rights than to write there."""
+
+    def refuse(path: Path) -> Any:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    table().save(tmp_path)
+    assert os.listdir(tmp_path) == ["t.npz"]

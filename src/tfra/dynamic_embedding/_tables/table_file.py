@@ -93,10 +93,12 @@ def _open_locked(part: Path) -> IO[bytes]:
 def _remove_parts(path: Path) -> None:
     """Removes what is left of saves to this path whose process was killed."""
     of_path = re.compile(re.escape(path.name) + r"\.\d+(-\d+)?" + re.escape(_PART))
-    for part in path.parent.iterdir():
-        if of_path.fullmatch(part.name):
-            with contextlib.suppress(OSError):
-                _remove_unlocked(part)
+    parts: list[Path] = []
+    with contextlib.suppress(OSError):  # Some folders can be written to, but not listed.
+        parts = [part for part in path.parent.iterdir() if of_path.fullmatch(part.name)]
+    for part in parts:
+        with contextlib.suppress(OSError):
+            _remove_unlocked(part)
 
 
 def _remove_unlocked(part: Path) -> None:
