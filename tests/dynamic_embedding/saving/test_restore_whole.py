@@ -322,3 +322,25 @@ def test_the_last_of_equal_weights_wins(dtype: str) -> None:
     assert sorted(last.values()) == [2.0, 3.0, 4.0]
     layer.set_weights([found[:0], rows[:0]])
     assert int(layer.params.size()) == 0
+@pytest.mark.parametrize("strategy", ["LFU", "EPOCHLFU", "CUSTOMIZED"])
+def test_weights_have_the_scores_that_a_write_gives(strategy: str) -> None:
+    """Those of `gen_scores_fn`, which decide what is evicted next."""
+    config = de.HkvHashTableConfig(
+        max_capacity=1000,
+        evict_strategy=de.HkvEvictStrategy[strategy],
+        gen_scores_fn=lambda keys: 10 * keys,
+    )
+    scores = []
+    for write in ("upsert", "set_weights"):
+        layer = layers.Embedding(1, kv_creator=de.HkvHashTableCreator(config))
+        layer.build((None, 1))
+        [table] = layer.params.tables
+        if strategy == "EPOCHLFU":
+            table.set_epoch(3)
+        keys, rows = np.array([5, 7]), np.ones((2, 1), np.float32)
+        layer.params.upsert(keys, rows) if write == "upsert" else layer.set_weights([keys, rows])
+        scores.append(table.lookup_scores([5, 7]).numpy().tolist())
+    assert scores[0] == scores[1]
+    assert scores[0][1] - scores[0][0] == 20
+
+

@@ -53,6 +53,9 @@ class SavedTable(Protocol):
     def create_at(self, handle: tf.Tensor) -> Any:
         """Makes the table, unless it is there, behind this handle."""
 
+    def scores_of_new_keys(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the scores that a function of the user gives to new keys: one tensor, or none."""
+
     def stored_content(self, tables: Sequence[Any]) -> Content | None:
         """Returns the keys, values, slots, metadata and rule of tables whose rows are in stores.
 
@@ -233,10 +236,15 @@ class Replacement:
 
 
 def content_of_rows(table: SavedTable, keys: tf.Tensor, values: tf.Tensor) -> Content:
-    """Returns a content that has nothing but keys, of which each occurs once, and their values."""
+    """Returns a content of keys, of which each occurs once, and their values.
+
+    In a bounded table, keys get the scores that the function of the table gives to new keys.
+    """
     n = tf.size(keys)
     types = content_types(table.key_dtype, table.value_dtype)
+    scores = table.scores_of_new_keys(keys)
     return {
+        **({"scores": scores[0]} if scores else {}),
         "keys": keys,
         "values": values,
         "slots": tf.zeros([n, 0], types["slots"]),

@@ -199,6 +199,10 @@ class HashTable(Shown, tf.saved_model.experimental.TrackableResource):  # type: 
         """Returns the argument `scores` of a writing op: a list of one tensor, or an empty list."""
         return []
 
+    def scores_of_new_keys(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the scores that a function of the user gives to new keys. See `SavedTable`."""
+        return []
+
     def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, **kwargs: Any) -> Any:
         if self in object_map:  # The Variable of the table has exported it.
             return [self.resource_handle]

@@ -165,6 +165,15 @@ class HkvHashTable(HashTable):
         """Returns the argument `scores` of a writing op: a list of one tensor, or an empty list."""
         return self._scores.of_write(keys)
 
+    def scores_of_new_keys(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the scores that `gen_scores_fn` gives to new keys: one tensor, or none."""
+        given = self.scores_of_write(keys)
+        if self.evict_strategy != HkvEvictStrategy.EPOCHLFU:
+            return given
+        # The epoch is the high half of a score, and the count the low one.
+        epoch = tf.bitwise.left_shift(self.epoch(), tf.constant(32, tf.int64))
+        return [epoch + tf.minimum(counts, limits.MAX_UINT32) for counts in given]
+
     def _keys_and_rows(self, keys: Any, values: Any) -> tuple[tf.Tensor, tf.Tensor]:
         keys = arguments.keys_tensor(keys, self._key_dtype)
         values = arguments.values_tensor(values, self._value_dtype)
