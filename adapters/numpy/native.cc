@@ -47,6 +47,7 @@ class NativeTable {
 
   uint64_t Handle() const { return table_->handle(); }
   std::string Spec() const { return PrintTableSpec(use()->spec()); }
+  bool HasMetadata() const { return use()->spec().metadata; }
 
   // A call under way. Waits without the GIL, which calls that are under way need to end.
   TrainedTable::Use use() const {
@@ -424,6 +425,7 @@ NB_MODULE(_native, m) {
           "handle"_a, "rule"_a)
       .def("handle", &NativeTable::Handle)
       .def("spec", &NativeTable::Spec)
+      .def("has_metadata", &NativeTable::HasMetadata)
       .def("lookup", &NativeTable::Lookup, "keys"_a, "default_kind"_a, "default_rows"_a.none(),
            "out"_a.none(), "exists"_a.none())
       .def("lookup_rows", &NativeTable::LookupRows, "keys"_a, "values"_a)

@@ -141,7 +141,7 @@ class Table(Shown):
         self._native = native
         key_type = arrays.key_dtype(spec.key_dtype)
         value_type = arrays.value_dtype(spec.value_dtype)
-        self._rows = RowFormat(spec.dim, key_type, value_type, spec.metadata)
+        self._rows = RowFormat(spec.dim, key_type, value_type, native.has_metadata)
         self._initializer, self._seed = spec.initializer, spec.seed
         self._optimizer = optimizer
         self._ttl = self._min_norm = None
@@ -253,7 +253,7 @@ class Table(Shown):
     @property
     def metadata(self) -> bool:
         """Whether rows carry metadata."""
-        return self._rows.metadata
+        return self._native.has_metadata()
 
     @property
     def admission(self) -> Admission | None:
@@ -686,7 +686,7 @@ class Table(Shown):
         """
         keep = arrays.integer(num_reserved, "num_reserved", 0)
         least = keep if trigger is None else arrays.integer(trigger, "trigger", 0)
-        if not self._rows.metadata:
+        if not self.metadata:
             raise ValueError("`restrict` needs a table with metadata. Received: one without")
         if by not in ("time", "count"):
             raise ValueError(f"`by` must be 'time' or 'count'. Received: {by!r}")

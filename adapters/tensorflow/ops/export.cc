@@ -96,7 +96,7 @@ class Exporter {
   // tables that are not copied as a whole, so many rows at a time are in memory beside them.
   void Run(const Columns& columns, size_t rows_at_a_time = kRowsAtATime) {
     for (const TableUse& table : tables_) {
-      RequireAlike(first(), table, columns.slots_and_metadata, columns.scores);
+      RequireAlike(first(), table, columns.scores);
     }
     for (const TableUse& table : tables_) room_ += table->size();
     Resize(room_, columns);
@@ -119,7 +119,11 @@ class Exporter {
   TF_DataType key_dtype() const { return KeyDtypeOf(tables_[0].trained()); }
   size_t RowBytes() const { return static_cast<size_t>(dim_) * SizeOf(type_); }
   size_t SlotsBytes() const { return slot_elements_ * SizeOf(ComputeType(type_)); }
-  bool has_metadata() const { return first()->spec().metadata; }
+  // Rows get metadata table by table: it is complete when all have some.
+  bool has_metadata() const {
+    return std::all_of(tables_.begin(), tables_.end(),
+                       [](const TableUse& table) { return table->spec().metadata; });
+  }
 
   // Makes room for so many rows.
   void Resize(size_t rows, const Columns& columns) {
@@ -168,7 +172,7 @@ class Exporter {
     }
     if (columns.slots_and_metadata) {
       slots_.Write(row * SlotsBytes(), batch.slots);
-      metadata_.Write(row * sizeof(RowMetadata), batch.metadata);
+      if (has_metadata()) metadata_.Write(row * sizeof(RowMetadata), batch.metadata);
     }
     if (columns.scores) scores_.Write(row * sizeof(uint64_t), batch.scores);
   }

@@ -32,7 +32,7 @@ void RequireTablesAlike(const OpContext& context, int tables) {
   const TableUse first = UseTable(context, 0, "tables");
   for (int i = 1; i < tables; ++i) {
     const TableUse table = UseTable(context, i, "tables");
-    RequireAlike(first, table, true, true);
+    RequireAlike(first, table, true);
     if (!(table->spec().admission == first->spec().admission)) {
       InvalidArgument("expected `tables` of one rule of admission, received others");
     }

@@ -24,16 +24,15 @@ std::shared_ptr<TrainedTable> FindTable(const OpContext& context, int input, con
   return table;
 }
 
-void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores) {
+void RequireAlike(const TableUse& first, const TableUse& table, bool scores) {
   const TableSpec &expected = first->spec(), &spec = table->spec();
   if (KeyDtypeOf(table.trained()) == KeyDtypeOf(first.trained()) &&
       spec.value_type == expected.value_type && spec.dim == expected.dim &&
-      (!metadata || spec.metadata == expected.metadata) &&
       (!scores || IsBounded(*table) == IsBounded(*first))) {
     return;
   }
   InvalidArgument(
-      "expected `tables` of the same types and dim, all or none with metadata and with scores. "
+      "expected `tables` of the same types and dim, all or none with scores. "
       "Received one of dim " +
       std::to_string(expected.dim) + " and " + NameOf(expected.value_type) +
       " values, and one of dim " + std::to_string(spec.dim) + " and " + NameOf(spec.value_type) +

@@ -21,8 +21,8 @@ inline TableUse UseTable(const OpContext& context, int input, const char* name =
 }
 
 // Throws unless rows of the two tables fit into the same arrays: their types and dim must be equal.
-// With `metadata`, both tables or none must have metadata; with `scores`, both or none scores.
-void RequireAlike(const TableUse& first, const TableUse& table, bool metadata, bool scores);
+// With `scores`, both tables or none must have scores.
+void RequireAlike(const TableUse& first, const TableUse& table, bool scores);
 
 // The keys of one call.
 class Keys {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,19 +26,23 @@ class RowFormat:
         dim: The length of a row.
         key_dtype: The dtype of keys: int64, or object for strings.
         value_dtype: The dtype of values; object for strings.
-        metadata: Whether keys have metadata.
+        has_metadata: Returns whether keys have metadata, which they may get later.
 
     Attributes:
         slot_dtype: The dtype of optimizer slots.
     """
 
     def __init__(
-        self, dim: int, key_dtype: np.dtype[Any], value_dtype: np.dtype[Any], metadata: bool
+        self,
+        dim: int,
+        key_dtype: np.dtype[Any],
+        value_dtype: np.dtype[Any],
+        has_metadata: Callable[[], bool],
     ) -> None:
         self.dim = dim
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
-        self.metadata = metadata
+        self._has_metadata = has_metadata
         self.has_string_values = value_dtype == arrays.STRING
         self.slot_dtype = arrays.compute_dtype(value_dtype)
         self._gradient_dtypes = (self.slot_dtype, value_dtype)
@@ -80,7 +84,7 @@ class RowFormat:
         """
         if metadata is None:
             return None
-        if not self.metadata:
+        if not self._has_metadata():
             raise ValueError("`metadata` needs a table with metadata. Received: one without")
         return arrays.raw_bytes(arrays.typed_array(metadata, (_UINT32,), (*shape, 2), "metadata"))
 
@@ -123,7 +127,8 @@ class RowFormat:
         if slots:
             batch.append(self.slots_of(packed, rule, keys.shape))
         if metadata:
-            batch.append(times_and_counts.reshape(len(keys), 2 if self.metadata else 0))
+            has_metadata = times_and_counts.size > 0 or (len(keys) == 0 and self._has_metadata())
+            batch.append(times_and_counts.reshape(len(keys), 2 if has_metadata else 0))
         return tuple(batch)
 
     def no_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -461,7 +461,9 @@ def check_lists() -> list[str]:
         "TfraExport": ("bound", "metadata"),
         "TfraExportScores": ("metadata",),
         "TfraExportKeysAndScores": ("metadata",),
-        "TfraCommitRestore": tuple(others),
+        # Rows get metadata table by table.
+        "TfraContent": ("metadata",),
+        "TfraRestore": ("metadata",),
     }
     for op, call in calls():
         if "tables" not in [argument.name for argument in definition(op).input_arg]:

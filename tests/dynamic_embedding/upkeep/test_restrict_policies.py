@@ -315,6 +315,33 @@ def test_a_policy_of_a_variable_is_saved_as_if_made_with_it(tmp_path: Path) -> N
         assert usage_of(restored) == {1: (9, 1), 2: (9, 1)}
 
 
+def test_a_variable_whose_tables_got_metadata_in_part(tmp_path: Path) -> None:
+    """As when the memory for the second table is missing: all goes on, and the next call helps."""
+    variable = de.Variable(dim=DIM, name="t", devices=["/CPU:0"] * 2)
+    variable.upsert([1, 2], np.ones((2, DIM), np.float32))
+    for order in (0, 1):
+        variable.tables[order].keep_metadata()
+        path = tf.train.Checkpoint(t=variable).write(str(tmp_path / "saved"))
+        tf.train.Checkpoint(t=variable).read(path).assert_consumed()
+        assert key_set(variable) == {1, 2}
+    de.FrequencyRestrictPolicy(variable)
+    assert usage_of(variable).keys() == {1, 2}
+
+
+def test_a_policy_beside_a_numpy_table() -> None:
+    variable = de.Variable(dim=DIM)
+    variable.upsert([1, 2], np.ones((2, DIM), np.float32))
+    table = tfra.Table.from_handle(variable.tables[0].handle())
+    assert not table.metadata
+    assert table.export(metadata=True)[2].shape == (2, 0)
+    de.FrequencyRestrictPolicy(variable)
+    assert table.metadata
+    assert table.export(metadata=True)[2][:, 1].tolist() == [1, 1]
+    assert table.restrict(1, by="count") == 1
+    table.clear()
+    assert table.export(metadata=True)[2].shape == (0, 2)
+
+
 @pytest.mark.parametrize("policy", [de.TimestampRestrictPolicy, de.FrequencyRestrictPolicy])
 def test_a_policy_of_a_store_says_what_it_needs(policy: Any) -> None:
     creator = de.StoreCreator(lambda spec, name: tfra.TableStore(tfra.Table.from_spec(spec)))
