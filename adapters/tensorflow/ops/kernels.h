@@ -225,9 +225,10 @@ void Restore(void* kernel, TF_OpKernelContext* context);
 void* NewRestoreKernel(TF_OpKernelConstruction* construction);
 void DeleteRestoreKernel(void* kernel);
 
-// tables -> nothing.
-// Attribute: drop. Puts what TfraRestore has filled in the places of the tables; with `drop`,
-// forgets it.
+// handles (n) -> nothing.
+// Attribute: drop. Puts what TfraRestore has filled in the places of the tables with these handles
+// (TfraTableHandle): of all, or of none. With `drop`, forgets it. Not resources, which one op would
+// only take of one device.
 void CommitRestore(void* kernel, TF_OpKernelContext* context);
 void* NewCommitRestoreKernel(TF_OpKernelConstruction* construction);
 void DeleteCommitRestoreKernel(void* kernel);

@@ -148,6 +148,11 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
                       std::to_string(split.partition_count));
     }
     RequireTablesAlike(context, tables);
+    std::vector<std::shared_ptr<TrainedTable>> replaced;
+    for (int i = 0; i < tables; ++i) {
+      replaced.push_back(FindTable(context, i, "tables"));
+      replaced.back()->TakeReplacement();  // In a graph, a restore that failed left it.
+    }
     const Content content(context, tables, UseTable(context, 0, "tables"));
     const Tensor row_partitions = context.Input(tables + Content::kInputs);
     const Tensor waiting_partitions = context.Input(tables + Content::kInputs + 1);
@@ -187,11 +192,11 @@ void Restore(void* kernel, TF_OpKernelContext* op) {
     std::vector<std::unique_ptr<ContentWriter>> filled(static_cast<size_t>(tables));
     for (int i = 0; i < tables; ++i) {
       auto& writer = filled[static_cast<size_t>(i)];
-      Check(FindTable(context, i, "tables")->NewReplacement(options, &writer));
+      Check(replaced[static_cast<size_t>(i)]->NewReplacement(options, &writer));
       write(writer.get(), i);
     }
-    for (int i = 0; i < tables; ++i) {
-      FindTable(context, i, "tables")->KeepReplacement(std::move(filled[static_cast<size_t>(i)]));
+    for (size_t i = 0; i < filled.size(); ++i) {
+      Check(replaced[i]->KeepReplacement(std::move(filled[i])));
     }
   });
 }
@@ -206,16 +211,23 @@ void DeleteCommitRestoreKernel(void* kernel) { delete static_cast<CommitKernel*>
 
 void CommitRestore(void* kernel, TF_OpKernelContext* op) {
   RunKernel(op, [kernel](const OpContext& context) {
-    for (int i = 0; i < context.inputs(); ++i) {
-      const auto replacement = FindTable(context, i, "tables")->TakeReplacement();
-      if (static_cast<const CommitKernel*>(kernel)->drop) continue;
-      if (replacement == nullptr) {
+    const Tensor handles = context.Input(0);
+    const Dims dims = handles.dims();
+    RequireShape(dims, {dims.empty() ? 0 : dims[0]}, "handles");
+    std::vector<std::shared_ptr<TrainedTable>> tables;
+    for (int64_t i = 0; i < handles.elements(); ++i) {
+      const auto handle = static_cast<uint64_t>(handles.data<const int64_t>()[i]);
+      tables.push_back(TrainedTable::Find(handle));
+      if (tables.back() == nullptr) {
         Check(Status::FailedPrecondition(
-            "expected tables whose restore has begun, received one where another restore, which "
-            "began later, has ended"));
+            "expected `handles` of tables of this process, received one whose table is gone"));
       }
-      Check(replacement->Finish());
     }
+    if (static_cast<const CommitKernel*>(kernel)->drop) {
+      for (const auto& table : tables) table->TakeReplacement();
+      return;
+    }
+    Check(TrainedTable::FinishReplacements(tables));
   });
 }
 

@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "tfra/table.h"
 
@@ -70,10 +71,14 @@ class TrainedTable {
   // table. options.mode is not used. REQUIRES: this table outlives the writer.
   Status NewReplacement(const WriteOptions& options, std::unique_ptr<ContentWriter>* writer);
   // Keeps a replacement that lacks nothing but Finish, so that several tables are filled before the
-  // first one changes. One that was kept before is dropped.
-  void KeepReplacement(std::unique_ptr<ContentWriter> writer);
+  // first one changes. One that was kept before is dropped. REQUIRES: this table's NewReplacement
+  // made it.
+  Status KeepReplacement(std::unique_ptr<ContentWriter> writer);
   // Returns the replacement that is kept, and keeps it no longer; or null.
   std::unique_ptr<ContentWriter> TakeReplacement();
+  // Finishes the replacements that are kept in some tables: all or none, one after the other.
+  // kFailedPrecondition: no replacement is kept in one of them, or the thread is in a call of one.
+  static Status FinishReplacements(const std::vector<std::shared_ptr<TrainedTable>>& tables);
 
   // Gives the rows metadata, unless they have some, as if all had been written now for the first
   // time. kFailedPrecondition: as for UseRule.
@@ -173,8 +178,10 @@ class TrainedTable {
   bool TryEnter();
   void Enter();
   void Leave();
-  // Returns change(), which runs while no call uses the table. kFailedPrecondition: this thread is
-  // in a call.
+  // kFailedPrecondition: this thread is in a call.
+  Status RequireNoCall() const;
+  // Returns change(), which runs while no call uses the table. REQUIRES (kFailedPrecondition
+  // otherwise): RequireNoCall.
   Status ChangeAlone(const std::function<Status()>& change);
   // The optimizers that the bound one has replaced can't go on any more.
   void CommitBinding();

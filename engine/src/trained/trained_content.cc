@@ -1,4 +1,5 @@
 // The content of a trained table: that of its table, and the steps.
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -107,9 +108,17 @@ class TrainedTable::Replacement final : public ContentWriter {
   Status WriteRows(const RowColumns& rows, const Partition& partition) override {
     return writer_.WriteRows(rows, partition);
   }
+  // All of Finish that takes memory.
+  Status Prepare() {
+    trained_.Enter();
+    const bool metadata = trained_.table_->spec().metadata;
+    trained_.Leave();
+    return Prepare(metadata);
+  }
   Status Finish() override {
-    TFRA_RETURN_IF_ERROR(writer_.Finish());
+    TFRA_RETURN_IF_ERROR(Prepare());
     return trained_.ChangeAlone([&] {
+      TFRA_RETURN_IF_ERROR(Prepare(trained_.table_->spec().metadata));
       trained_.Unbind();  // If this fails, nothing has changed.
       const bool is_bounded = table_->spec().bound.max_capacity > 0;
       table_->AddHistory(*trained_.table_);
@@ -122,9 +131,21 @@ class TrainedTable::Replacement final : public ContentWriter {
   }
 
  private:
+  // metadata: whether the rows that are replaced have some. They may have got it since this began.
+  Status Prepare(bool metadata) {
+    if (!written_) TFRA_RETURN_IF_ERROR(writer_.Finish());
+    written_ = true;
+    if (!metadata || table_->spec().metadata) return Status::Ok();
+    std::unique_ptr<Table> copy;
+    TFRA_RETURN_IF_ERROR(table_->CopyWithMetadata(&copy));
+    table_ = std::move(copy);
+    return Status::Ok();
+  }
+
   TrainedTable& trained_;
   std::unique_ptr<Table> table_;  // The new one; after Finish, the former one.
   TableWriter writer_;            // Of the new table.
+  bool written_ = false;          // Whether the writer has finished.
   bool has_epoch_ = false;
   std::optional<int64_t> epoch_steps_, step_;
 };
@@ -149,16 +170,34 @@ Status TrainedTable::NewReplacement(const WriteOptions& options,
 }
 TFRA_CATCH_BAD_ALLOC
 
-void TrainedTable::KeepReplacement(std::unique_ptr<ContentWriter> writer) {
-  {
-    const std::lock_guard lock(changing_);
-    replacement_.swap(writer);
-  }
+Status TrainedTable::KeepReplacement(std::unique_ptr<ContentWriter> writer) {
+  TFRA_RETURN_IF_ERROR(static_cast<Replacement*>(writer.get())->Prepare());
+  const std::lock_guard lock(changing_);
+  replacement_.swap(writer);
+  return Status::Ok();
 }
 
 std::unique_ptr<ContentWriter> TrainedTable::TakeReplacement() {
   const std::lock_guard lock(changing_);
   return std::move(replacement_);
 }
+
+Status TrainedTable::FinishReplacements(
+    const std::vector<std::shared_ptr<TrainedTable>>& tables) try {
+  for (const auto& table : tables) TFRA_RETURN_IF_ERROR(table->RequireNoCall());
+  std::vector<std::unique_ptr<ContentWriter>> kept(tables.size());
+  for (size_t i = 0; i < tables.size(); ++i) kept[i] = tables[i]->TakeReplacement();
+  if (std::count(kept.begin(), kept.end(), nullptr) > 0) {
+    return Status::FailedPrecondition(
+        "expected tables whose restore has begun, received one where another restore, which began "
+        "later, has ended");
+  }
+  for (const auto& writer : kept) {
+    TFRA_RETURN_IF_ERROR(static_cast<Replacement*>(writer.get())->Prepare());
+  }
+  for (const auto& writer : kept) TFRA_RETURN_IF_ERROR(writer->Finish());
+  return Status::Ok();
+}
+TFRA_CATCH_BAD_ALLOC
 
 }  // namespace tfra

@@ -137,13 +137,16 @@ TrainedTable::Use::~Use() {
   if (table_ != nullptr) table_->Leave();
 }
 
+Status TrainedTable::RequireNoCall() const {
+  if (calls_of_thread.Count(this) == 0) return Status::Ok();
+  return Status::FailedPrecondition(
+      "a table gets other slots, metadata or a restored content between its calls. Expected the "
+      "first step of an optimizer, a policy or a restore while this thread is in no other call of "
+      "the table. Received one inside of such a call, as from the handler of a signal");
+}
+
 Status TrainedTable::ChangeAlone(const std::function<Status()>& change) {
-  if (calls_of_thread.Count(this) > 0) {
-    return Status::FailedPrecondition(
-        "a table gets other slots, metadata or a restored content between its calls. Expected the "
-        "first step of an optimizer, or a restore, while this thread is in no other call of the "
-        "table. Received one inside of such a call, as from the handler of a signal");
-  }
+  TFRA_RETURN_IF_ERROR(RequireNoCall());
   // One thread changes the table at a time.
   while (calls_.fetch_or(kChanging) & kChanging) {
     const uint32_t now = calls_.load();

@@ -194,9 +194,9 @@ TEST(ReplacementsChangeNothingUntilTheyFinish) {
     CHECK(LinesOf(*Use(target)) == before);
     // A replacement that is kept is finished later, or makes room for another.
     CHECK(target->TakeReplacement() == nullptr);
-    target->KeepReplacement(std::move(writer));
+    CHECK_OK(target->KeepReplacement(std::move(writer)));
     CHECK_OK(Write(Use(source), target.get(), &writer));
-    target->KeepReplacement(std::move(writer));
+    CHECK_OK(target->KeepReplacement(std::move(writer)));
     CHECK(LinesOf(*Use(target)) == before);
     writer = target->TakeReplacement();
     CHECK(target->TakeReplacement() == nullptr);
@@ -209,7 +209,7 @@ TEST(ReplacementsChangeNothingUntilTheyFinish) {
     CHECK(LinesOf(*Use(target)) == LinesOf(*Use(source)));
     // One that is kept goes with its table.
     CHECK_OK(Write(Use(source), target.get(), &writer));
-    target->KeepReplacement(std::move(writer));
+    CHECK_OK(target->KeepReplacement(std::move(writer)));
   }
 }
 
@@ -242,6 +242,63 @@ TEST(ReplacementsThatRunOutOfMemoryChangeNothing) {
     }
     CHECK(failures > 0);
     CHECK(LinesOf(*Use(target)) == wanted);
+  }
+}
+
+TEST(SeveralReplacementsFinishOrNoneDoes) {
+  for (const TableSpec& spec : Specs()) {
+    const auto source = MakeSource(spec);
+    const std::vector<std::shared_ptr<TrainedTable>> targets = {MakeTarget(spec), MakeTarget(spec)};
+    const Lines before = LinesOf(*Use(targets[0])), wanted = LinesOf(*Use(source));
+    const auto keep = [&](size_t count) {
+      for (size_t i = 0; i < count; ++i) {
+        std::unique_ptr<ContentWriter> writer;
+        CHECK_OK(Write(Use(source), targets[i].get(), &writer));
+        CHECK_OK(targets[i]->KeepReplacement(std::move(writer)));
+      }
+    };
+    const auto check_all = [&](const Lines& lines) {
+      for (const auto& target : targets) CHECK(LinesOf(*Use(target)) == lines);
+    };
+    keep(1);  // And none for the second table.
+    CHECK(TrainedTable::FinishReplacements(targets).code() == StatusCode::kFailedPrecondition);
+    check_all(before);
+    keep(2);
+    {
+      const Use last(targets[1]);  // As in the handler of a signal.
+      CHECK(TrainedTable::FinishReplacements(targets).code() == StatusCode::kFailedPrecondition);
+    }
+    check_all(before);
+    CHECK_OK(TrainedTable::FinishReplacements(targets));
+    check_all(wanted);
+  }
+}
+
+// A policy is made while a restore is under way.
+TEST(ReplacementsHaveTheMetadataThatRowsGetMeanwhile) {
+  for (const bool kept : {false, true}) {
+    for (const TableSpec& spec : Specs()) {
+      const auto source = MakeSource(spec), target = MakeTarget(spec);
+      std::unique_ptr<ContentWriter> writer;
+      CHECK_OK(Write(Use(source), target.get(), &writer));
+      if (kept) {
+        CHECK_OK(target->KeepReplacement(std::move(writer)));
+        CHECK_OK(target->KeepMetadata());
+        CHECK_OK(TrainedTable::FinishReplacements({target}));
+      } else {
+        CHECK_OK(target->KeepMetadata());
+        CHECK_OK(writer->Finish());
+      }
+      CHECK_OK(source->KeepMetadata());
+      const Use from(source), to(target);
+      CHECK(to->spec().metadata);
+      CHECK_EQ(to->size(), from->size());
+      CHECK_EQ(to->stats().waiting, from->stats().waiting);
+      RowMetadata metadata;
+      const TestKeys key = TestKeys::Range(spec.key_type, 0, 1);
+      CHECK_OK(to->upkeep().LookupMetadata(key.batch(), &metadata, nullptr));
+      CHECK(metadata.count >= 1);
+    }
   }
 }
 

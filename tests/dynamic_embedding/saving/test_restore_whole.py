@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -273,6 +275,107 @@ def test_restores_of_several_threads_take_turns(tmp_path: Path) -> None:
     assert content(table) in (expected(0, 200), expected(1000, 200))
 
 
+def test_an_interrupted_restore_is_whole() -> None:
+    """Ctrl-C right after each step of a restore into tables of several devices, with sums."""
+    code = """
+    import numpy as np
+    import tensorflow as tf
+    import tfra
+
+    de = tfra.dynamic_embedding
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    ops = tfra.dynamic_embedding._platform.tf.ops
+    keys = tf.range(100, dtype=tf.int64)
+
+    def make(number):
+        made = de.Variable(dim=2, name="t", devices=["/CPU:0", "/CPU:1"])
+        made.upsert(keys, tf.fill([100, 2], number))
+        made.gradient_sums.add(keys[:1], tf.fill([1, 2], number))
+        return made
+
+    contents = [make(number).content() for number in (1.0, 2.0)]
+    table = make(1.0)
+    right = {name: getattr(ops, name) for name in ("tfra_restore", "tfra_commit_restore")}
+    calls, stop = 0, 0
+
+    def interrupted(op):
+        def call(*arguments, **attributes):
+            global calls
+            op(*arguments, **attributes)
+            calls += 1
+            if calls == stop:
+                raise KeyboardInterrupt
+        return call
+
+    for name, op in right.items():
+        setattr(ops, name, interrupted(op))
+    seen = set()
+    for stop in range(1, 20):
+        stop, at = 0, stop
+        table.restore(contents[0])
+        calls, stop = 0, at
+        try:
+            table.restore(contents[1])
+        except KeyboardInterrupt:
+            kept = table.content()
+            numbers = {*np.unique(kept["values"]), *np.unique(-kept["sums"])}
+            assert len(numbers) == 1 and len(kept["keys"]) == 100, (at, numbers)
+            seen |= numbers
+        else:
+            break
+    assert seen == {1.0, 2.0}, seen
+    print("whole")
+    """
+    run(code)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_restore_drops_what_a_failed_one_left(in_place: bool, tmp_path: Path) -> None:
+    """In a graph, a restore may end when it has filled a new table: that one has a file, too."""
+    config = de.HkvHashTableConfig(
+        init_capacity=0, max_hbm_for_values=50_000, tier_directory=str(tmp_path)
+    )
+
+    def open_files() -> int:
+        return sum(
+            str(tmp_path) in os.readlink(file)
+            for file in Path("/proc/self/fd").iterdir()
+            if file.is_symlink()
+        )
+
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        made = de.Variable(dim=4, name="t", kv_creator=de.HkvHashTableCreator(config))
+        upsert = made.upsert([7], [[1.0] * 4])
+        failing = v1.train.Saver()
+        [fill] = [op for op in graph.get_operations() if op.type == "TfraRestore"]
+        with de.restore_in_place() if in_place else contextlib.nullcontext():
+            saver = v1.train.Saver()
+        session.run([v1.global_variables_initializer(), v1.tables_initializer(), upsert])
+        path = saver.save(session, str(tmp_path / "saved"))
+        before = open_files()
+        session.run(fill, {failing.saver_def.filename_tensor_name: path})
+        assert open_files() == before + 1
+        saver.restore(session, path)
+        assert open_files() == before
+        assert session.run(made.lookup([7])).tolist() == [[1.0] * 4]
+
+
+def test_a_restore_in_a_function() -> None:
+    """What comes after it finds the new content."""
+    table, content_after = variable(0, 100), variable(50, 100, 3).content()
+
+    @tf.function
+    def restore() -> tf.Tensor:
+        table.restore(content_after)
+        return table.lookup(tf.constant([0, 149], tf.int64))
+
+    for _ in range(20):
+        assert restore()[:, 0].numpy().tolist() == [0.0, 149.0]
+        table.clear()
+        table.upsert([0], numbered_rows([5.0]))
+
+
 def test_restores_are_counted(tmp_path: Path) -> None:
     path = tf.train.Checkpoint(table=variable(0, 100)).write(str(tmp_path / "saved"))
     table = variable(50, 70)
@@ -312,16 +415,6 @@ def test_weights_that_do_not_fit_leave_the_layer() -> None:
     assert dict(zip(keys.tolist(), rows.tolist(), strict=True)) == {1: [1.0, 2.0], 2: [3.0, 4.0]}
 
 
-@pytest.mark.parametrize("dtype", ["int64", "string"])
-def test_the_last_of_equal_weights_wins(dtype: str) -> None:
-    layer = layers.Embedding(1, key_dtype=dtype)
-    keys: Any = [3, 1, 3, 2, 1] if dtype == "int64" else ["c", "a", "c", "b", "a"]
-    layer.set_weights([np.array(keys), np.arange(5.0, dtype=np.float32)[:, np.newaxis]])
-    found, rows = layer.get_weights()
-    last = dict(zip(found.tolist(), rows[:, 0].tolist(), strict=True))
-    assert sorted(last.values()) == [2.0, 3.0, 4.0]
-    layer.set_weights([found[:0], rows[:0]])
-    assert int(layer.params.size()) == 0
 @pytest.mark.parametrize("strategy", ["LFU", "EPOCHLFU", "CUSTOMIZED"])
 def test_weights_have_the_scores_that_a_write_gives(strategy: str) -> None:
     """Those of `gen_scores_fn`, which decide what is evicted next."""
@@ -344,3 +437,13 @@ def test_weights_have_the_scores_that_a_write_gives(strategy: str) -> None:
     assert scores[0][1] - scores[0][0] == 20
 
 
+@pytest.mark.parametrize("dtype", ["int64", "string"])
+def test_the_last_of_equal_weights_wins(dtype: str) -> None:
+    layer = layers.Embedding(1, key_dtype=dtype)
+    keys: Any = [3, 1, 3, 2, 1] if dtype == "int64" else ["c", "a", "c", "b", "a"]
+    layer.set_weights([np.array(keys), np.arange(5.0, dtype=np.float32)[:, np.newaxis]])
+    found, rows = layer.get_weights()
+    last = dict(zip(found.tolist(), rows[:, 0].tolist(), strict=True))
+    assert sorted(last.values()) == [2.0, 3.0, 4.0]
+    layer.set_weights([found[:0], rows[:0]])
+    assert int(layer.params.size()) == 0

@@ -108,7 +108,8 @@ CALLS: dict[str, Call] = {
         {"first_partition": 0, "partition_count": 2, "in_place": False},
         # Tables without scores and epochs save none.
         free=("waiting_filter",), may_be_empty=("scores", "epoch")),
-    "TfraCommitRestore": Call(attributes={"drop": True}),
+    "TfraCommitRestore": Call({"handles": np.zeros(0, np.int64)}, {"drop": True},
+                              may_be_empty=("handles",)),
     "TfraKeepMetadata": Call(),
     "TfraAccumulate": Call({"keys": KEYS, "values_or_deltas": ROWS, "exists": MASK,
                             "scores": [SCORES]}),

@@ -375,13 +375,38 @@ def _fill(tables: Sequence[SavedTable], fields: dict[str, Any], in_place: bool) 
 
 
 def _commit(tables: Sequence[SavedTable], filled: list[Any], drop: bool = False) -> list[Any]:
-    """Puts the filled tables in the places of the others, or drops them: returns the ops."""
-    with tf.control_dependencies(filled):
-        committed = [
-            ops.tfra_commit_restore([table.resource_handle for table in group], drop=drop)
-            for group in _by_device(tables)
-        ]
-    return [op for op in committed if op is not None]
+    """Puts the filled tables in the places of the others, or drops them: returns the ops.
+
+    All tables of a process change in one op, which Ctrl-C can't interrupt.
+    """
+    committed = []
+    for device, group in _by_process(tables).items():
+        handles = _handles(group, filled)
+        with _on(device):
+            committed.append(ops.tfra_commit_restore(tf.stack(handles), drop=drop))
+    if tf.executing_eagerly():
+        return []
+    # A function orders ops by the resources that they take: later ones wait for these.
+    return _handles(tables, committed)
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[None]:
+    """Places ops on a device, whatever else is said around them."""
+    if tf.executing_eagerly() and device == _THIS_CPU:
+        yield  # They run there anyway, and TensorFlow's scopes break if Ctrl-C comes at their ends.
+        return
+    with tf.device(None), tf.device(device):
+        yield
+
+
+_THIS_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def _handles(tables: Sequence[SavedTable], after: list[Any]) -> list[tf.Tensor]:
+    """Returns the numbers by which processes know the tables, when other ops have run."""
+    with tf.control_dependencies(after):
+        return [ops.tfra_table_handle(table.resource_handle) for table in tables]
 
 
 def _require_length(content: Content, table: SavedTable) -> None:
@@ -413,6 +438,16 @@ def _by_device(tables: Sequence[SavedTable]) -> list[list[SavedTable]]:
             groups[-1].append(table)
         else:
             groups.append([table])
+    return groups
+
+
+def _by_process(tables: Sequence[SavedTable]) -> dict[str, list[SavedTable]]:
+    """Groups tables by the CPU of the process that they are in."""
+    groups: dict[str, list[SavedTable]] = {}
+    for table in tables:
+        device = tf.DeviceSpec.from_string(table.resource_handle.device)
+        cpu = device.replace(device_type="CPU", device_index=0).to_string()
+        groups.setdefault(cpu, []).append(table)
     return groups
 
 
