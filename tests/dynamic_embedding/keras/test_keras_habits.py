@@ -81,11 +81,20 @@ def test_casts_that_lose_nothing_are_advised_only_where_they_do_not() -> None:
 
 
 def test_strings_of_numpy() -> None:
-    """`fit` of Keras refuses arrays of strings before it calls a layer; see the page of errors."""
+    """`fit` of Keras refuses arrays of strings before it calls a layer."""
     words = np.array([["ann", "bo"], ["bo", "cy"]])
-    inputs = keras.Input((2,), dtype="string")
+    inputs = keras.Input((2,), dtype="string", name="ids")
     model = keras.Model(inputs, layers.SquashedEmbedding(1, key_dtype=tf.string)(inputs))
     model.compile("sgd", "mse", run_eagerly=True)
+    for array in (words, words.astype(object), words.astype("S3")):
+        for call in (
+            lambda array=array: model.fit(array, TARGETS[:2], verbose=0),
+            lambda array=array: model.fit({"ids": array}, TARGETS[:2], verbose=0),
+            lambda array=array: model.evaluate(array, TARGETS[:2], verbose=0),
+            lambda array=array: model.predict(array, verbose=0),
+        ):
+            with pytest.raises(ValueError, match=r"Invalid dtype.* Write tf.constant\(array\)"):
+                call()
     model.fit(tf.constant(words), TARGETS[:2], verbose=0)
     model.train_on_batch(words, TARGETS[:2])
     assert set(model.layers[1].params.export()[0].numpy()) == {b"ann", b"bo", b"cy"}

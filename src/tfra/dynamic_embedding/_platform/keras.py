@@ -3,12 +3,14 @@
 Private imports of Keras are only here. All other modules use its public API, except that they
 override private methods of optimizers.
 
-Two things are changed in Keras itself, where it would lose restored weights or refuse to save
-models: see `_restore_variables_without_value` and `_need_no_guessed_signature`.
+Three things are changed in Keras itself, where it would lose restored weights, refuse to save
+models, or not say what to write: see `_restore_variables_without_value`,
+`_need_no_guessed_signature` and `explain_arrays_of_strings`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
@@ -35,10 +37,12 @@ if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 9):
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.saving import object_registration
+from keras.src.trainers.data_adapters import array_slicing
 
 __all__ = [
     "calling_optimizer",
     "compiled_optimizer",
+    "explain_arrays_of_strings",
     "inner_optimizers",
     "is_rebuilding",
     "is_writing_hdf5",
@@ -109,6 +113,31 @@ def take_name_of(new: type, cls: type) -> None:
     names = object_registration.GLOBAL_CUSTOM_NAMES
     if cls in names:
         names[new] = names[cls]
+
+
+@functools.cache
+def explain_arrays_of_strings() -> None:
+    """Lets `fit`, `evaluate` and `predict` say what to write instead of a NumPy array of strings.
+
+    Keras refuses such arrays before a layer sees them, and names their type only. Nothing else
+    changes. Layers whose ids are strings call this function.
+    """
+    convert = array_slicing.convert_to_sliceable
+
+    @functools.wraps(convert)
+    def convert_to_sliceable(arrays: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return convert(arrays, *args, **kwargs)
+        except ValueError as error:
+            for array in keras.tree.flatten(arrays):
+                if getattr(getattr(array, "dtype", None), "kind", "") in ("U", "S", "O"):
+                    raise ValueError(
+                        f"{error}. `fit`, `evaluate` and `predict` of Keras take no NumPy arrays "
+                        f"of strings, received one of type {array.dtype}. Write tf.constant(array)."
+                    ) from error
+            raise
+
+    array_slicing.convert_to_sliceable = convert_to_sliceable
 
 
 def _restore_variables_without_value() -> None:

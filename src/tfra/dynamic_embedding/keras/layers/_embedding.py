@@ -9,7 +9,12 @@ import numpy as np
 from tfra._shared import limits
 from tfra.dynamic_embedding._lookup.pooling import Bags, Combiner, combiner_function
 from tfra.dynamic_embedding._platform import arguments
-from tfra.dynamic_embedding._platform.keras import compiled_optimizer, keras, require_backend
+from tfra.dynamic_embedding._platform.keras import (
+    compiled_optimizer,
+    explain_arrays_of_strings,
+    keras,
+    require_backend,
+)
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving.content import content_of_rows, last_of_equal_keys
 from tfra.dynamic_embedding._tables.partitions import default_partition_fn
@@ -190,6 +195,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         init_capacity = self_arguments["init_capacity"]
         arguments.integer(init_capacity, "init_capacity", 0, limits.MAX_KEYS)
         self.key_dtype = key_dtype
+        if key_dtype == tf.string:
+            explain_arrays_of_strings()
         self.value_dtype = value_dtype
         if combiner == "sqrt_n":  # The spelling of tf.sparse.segment_sqrt_n.
             combiner = "sqrtn"
