@@ -15,10 +15,9 @@ Example:
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
-from tfra import admission, initializers, optimizers
+from tfra import _native, admission, initializers, optimizers
 from tfra._shared.stats import Histogram, RowHistograms, TableStats
 from tfra._shared.threads import get_num_threads, set_num_threads
 from tfra._table.memory import estimate_memory
@@ -26,7 +25,7 @@ from tfra.spec import TableSpec
 from tfra.store import Store, TableStore
 from tfra.table import Table
 
-__version__ = version("tfra")
+__version__ = _native.engine_version()  # importlib.metadata takes long to import.
 
 if "tensorflow" in sys.modules:
     # TensorFlow can load models with tables only if their ops are registered. If this import fails,
