@@ -485,7 +485,8 @@ class Table(Shown):
             gradients: Rows, `keys.shape + (dim,)`, of the table's value dtype or of the dtype of
                 its slots.
             step: The number of this step, from 1 on. By default one more than `Table.step`, which
-                becomes the number used.
+                becomes the number used. A first step that is given the number 1 starts with initial
+                slots, also where `upsert` wrote others.
             scores: As for `upsert`.
             **hyper: Arguments of the optimizer that differ in this step, such as `learning_rate`.
 
