@@ -49,6 +49,9 @@ def trained(make: Any = Rated, **options: Any) -> Any:
         lambda model, path: model.save(f"{path}.keras"),
         lambda model, path: model.save(f"{path}.h5"),
         lambda model, path: model.save(path, True, "keras"),
+        lambda model, path: tf_keras.models.save_model(model, f"{path}.h5"),
+        lambda model, path: tf_keras.saving.save_model(model, f"{path}.keras"),
+        lambda model, path: tf_keras.models.save_model(model, path, save_format="h5"),
     ],
 )
 def test_files_without_rows_are_refused(save: Any, tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ def refuse_files_without_rows() -> None:
     if model is None or getattr(model.save, "_refuses", False):
         return
     model.save, model.save_weights = _with_refusal(model.save), _with_refusal(model.save_weights)
+    for name in ("tf_keras.models", "tf_keras.saving"):  # Where save_model(model, filepath) is.
+        module: Any = sys.modules.get(name)
+        if hasattr(module, "save_model"):
+            module.save_model = _with_refusal(module.save_model)
 
 
 def _with_refusal(save: Callable[..., Any]) -> Callable[..., Any]:
