@@ -17,6 +17,7 @@ LAYERS = (
     ("_shared",),
     ("admission", "initializers", "optimizers"),
     ("spec",),
+    ("_snapshot",),
     ("_table",),
     ("table",),
     ("store",),

@@ -1,0 +1,1 @@
+"""Snapshots as folders: their manifest, and how they are written."""
