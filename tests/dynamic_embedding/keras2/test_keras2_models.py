@@ -13,6 +13,9 @@ from training_support import de
 
 tf_keras = pytest.importorskip("tf_keras")
 
+# tf_keras 2.16 seeds initializers with random.randint(1, 1e9).
+pytestmark = pytest.mark.filterwarnings("ignore:non-integer arguments:DeprecationWarning")
+
 IDS = np.array([[1, 2], [3, 2], [4, 5]])
 TARGETS = np.array([[1.0], [-2.0], [0.5]], np.float32)
 
@@ -84,6 +87,9 @@ class Towers(tf_keras.Model):  # type: ignore[misc]
         return self.head(self.tower(ids))
 
 
+@pytest.mark.skipif(
+    tf_keras.__version__.startswith("2.16."), reason="with tf_keras 2.16 there is no warning"
+)
 def test_a_table_in_a_layer_of_keras_2(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="'rows-parameter' was looked up for training, and no opt"):
         model = trained(Towers)
