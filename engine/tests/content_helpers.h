@@ -1,12 +1,20 @@
-// The content of a table, in a form that is easy to compare.
+// Trained tables, and the content of a table in a form that is easy to compare.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "table_helpers.h"
+#include "tfra/trained_table.h"
 
 namespace tfra::test {
+
+inline std::shared_ptr<TrainedTable> MakeTrained(const TableSpec& spec) {
+  std::shared_ptr<TrainedTable> table;
+  CHECK_OK(TrainedTable::Create(spec, &table));
+  return table;
+}
 
 // All columns of a table: one line for each key, sorted by key.
 inline std::map<std::string, std::string> LinesOf(Table& table) {

@@ -27,12 +27,6 @@ TableSpec SpecOf(KeyType key_type, ValueType value_type) {
   return spec;
 }
 
-std::shared_ptr<TrainedTable> Make(const TableSpec& spec) {
-  std::shared_ptr<TrainedTable> table;
-  CHECK_OK(TrainedTable::Create(spec, &table));
-  return table;
-}
-
 TestRows RowsOf(ValueType type, int64_t n) {
   return TestRows::Make(type, static_cast<size_t>(n), kDim,
                         [](size_t i, size_t j) { return static_cast<int>((i + j) % 50) + 1; });
@@ -110,9 +104,9 @@ TEST(StringColumnKeepsStrings) {
 TEST(ContentOfEveryTypeIsCopied) {
   for (const KeyType key_type : {KeyType::kInt64, KeyType::kString}) {
     for (const ValueType value_type : kValueTypes) {
-      const TrainedTable::Use from(Make(SpecOf(key_type, value_type)));
+      const TrainedTable::Use from(MakeTrained(SpecOf(key_type, value_type)));
       Fill(from);
-      TrainedTable::Use to(Make(SpecOf(key_type, value_type)));
+      TrainedTable::Use to(MakeTrained(SpecOf(key_type, value_type)));
       const TestKeys others = TestKeys::Range(key_type, 1000, 1010);
       CHECK_OK(to->Assign(others.batch(), RowsOf(value_type, 10).in()));
       Copy(from, &to);
@@ -123,15 +117,15 @@ TEST(ContentOfEveryTypeIsCopied) {
 }
 
 TEST(ContentOfAnEmptyTableEmptiesAnother) {
-  const TrainedTable::Use from(Make(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
-  TrainedTable::Use to(Make(from->spec()));
+  const TrainedTable::Use from(MakeTrained(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
+  TrainedTable::Use to(MakeTrained(from->spec()));
   Fill(to);
   Copy(from, &to);
   CHECK_EQ(to->size(), 0u);
 }
 
 TEST(ContentBatchesHaveTheirOrderAndSize) {
-  const TrainedTable::Use table(Make(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
+  const TrainedTable::Use table(MakeTrained(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
   Fill(table);
   const std::vector<ContentBatch> batches = BatchesOf(table, {.batch_rows = 50});
   CHECK(batches[0].kind == ContentBatch::kState);
@@ -147,7 +141,7 @@ TEST(ContentBatchesHaveTheirOrderAndSize) {
 
 TEST(ContentTakesSlotsAndStepsAlong) {
   const RuleSpec adam{RuleKind::kAdam};
-  TrainedTable::Use from(Make(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
+  TrainedTable::Use from(MakeTrained(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
   Fill(from);
   const TestKeys keys = TestKeys::Range(KeyType::kInt64, 100, 400);
   const std::vector<float> gradients(300 * kDim, 0.5f);
@@ -155,7 +149,7 @@ TEST(ContentTakesSlotsAndStepsAlong) {
     CHECK_OK(
         from.ApplyGradients(keys.batch(), gradients.data(), ValueType::kFloat32, adam, {}, false));
   }
-  TrainedTable::Use to(Make(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
+  TrainedTable::Use to(MakeTrained(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
   CHECK_OK(to.Bind({"sgd", "sgd 1", "here"}, OptimizerKeeps::kSlots, 1, "table"));
   Copy(from, &to);
   CHECK(to.HasSlotsOf(adam));
@@ -169,10 +163,10 @@ TEST(ContentTakesSlotsAndStepsAlong) {
 TEST(ContentTakesScoresAndEpochAlong) {
   TableSpec spec = SpecOf(KeyType::kString, ValueType::kFloat32);
   spec.bound = {.max_capacity = 1000, .strategy = EvictStrategy::kEpochLru, .steps_per_epoch = 2};
-  const TrainedTable::Use from(Make(spec));
+  const TrainedTable::Use from(MakeTrained(spec));
   for (int i = 0; i < 7; ++i) from.CountStep();
   Fill(from);
-  TrainedTable::Use to(Make(spec));
+  TrainedTable::Use to(MakeTrained(spec));
   Copy(from, &to);
   CHECK_EQ(to->scores().epoch(), 3u);
   CHECK_EQ(to.trained().epoch_steps(), 7);
@@ -184,12 +178,12 @@ TEST(ContentTakesWaitingKeysAlong) {
     TableSpec spec = SpecOf(key_type, ValueType::kFloat32);
     spec.admission.kind = AdmissionKind::kMinCount;
     spec.admission.min_count = 3;
-    TrainedTable::Use from(Make(spec));
+    TrainedTable::Use from(MakeTrained(spec));
     Fill(from);
     const TestKeys waiting = TestKeys::Range(key_type, 5000, 5020);
     CHECK_OK(from->upkeep().Touch(waiting.batch()));
     CHECK_OK(from->upkeep().Touch(waiting.batch()));
-    TrainedTable::Use to(Make(spec));
+    TrainedTable::Use to(MakeTrained(spec));
     Copy(from, &to);
     CHECK_EQ(to->stats().waiting, 20u);
     CHECK_OK(to->upkeep().Touch(waiting.batch()));  // The third time: they enter.
@@ -198,14 +192,14 @@ TEST(ContentTakesWaitingKeysAlong) {
     // A table of another rule refuses the state, and stays as it is.
     spec.admission.kind = AdmissionKind::kBloomFilter;
     spec.admission.filter_keys = 1000;
-    TrainedTable::Use other(Make(spec));
+    TrainedTable::Use other(MakeTrained(spec));
     Fill(other);
     const auto reader = from.NewReader();
     const auto writer = other.NewWriter();
     CHECK(CopyContent(reader.get(), writer.get()).code() == StatusCode::kInvalidArgument);
     CHECK_EQ(other->size(), static_cast<uint64_t>(kKeys));
     // A table that every key may enter has no use for it.
-    TrainedTable::Use open(Make(SpecOf(key_type, ValueType::kFloat32)));
+    TrainedTable::Use open(MakeTrained(SpecOf(key_type, ValueType::kFloat32)));
     Copy(from, &open);
     CHECK_EQ(open->size(), static_cast<uint64_t>(kKeys));
   }
@@ -235,7 +229,7 @@ TEST(ContentIsSplitOverPartitions) {
       std::map<std::string, std::string> together;
       uint64_t waits = 0;
       for (int32_t number = 0; number < 3; ++number) {
-        TrainedTable::Use table(Make(spec));
+        TrainedTable::Use table(MakeTrained(spec));
         const auto writer = table.NewWriter();
         const Partition partition{partitions.data(), number, 3};
         CHECK_OK(writer->WriteState(state, partition));
@@ -259,7 +253,7 @@ TEST(ContentIsSplitOverPartitions) {
 
 TEST(ContentOfChangesRemovesThenAdds) {
   const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32);
-  TrainedTable::Use table(Make(spec));
+  TrainedTable::Use table(MakeTrained(spec));
   Fill(table);
   ContentBatch removed, added;
   removed.kind = ContentBatch::kRemoved;
@@ -289,7 +283,7 @@ TEST(ContentThatIsTooLargeKeepsTheBestRows) {
   const TestRows rows = RowsOf(ValueType::kFloat32, kKeys);
   std::vector<uint64_t> scores(static_cast<size_t>(kKeys));
   for (size_t i = 0; i < scores.size(); ++i) scores[i] = i * 7 % scores.size();
-  TrainedTable::Use table(Make(spec));
+  TrainedTable::Use table(MakeTrained(spec));
   const auto writer = table.NewWriter();
   CHECK_OK(writer->WriteRows({.keys = keys.batch(), .values = rows.in(), .scores = scores.data()}));
   CHECK_OK(writer->Finish());
@@ -300,7 +294,7 @@ TEST(ContentThatIsTooLargeKeepsTheBestRows) {
 }
 
 TEST(ContentGoesStraightIntoMemory) {
-  const TrainedTable::Use table(Make(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
+  const TrainedTable::Use table(MakeTrained(SpecOf(KeyType::kInt64, ValueType::kFloat32)));
   Fill(table);
   for (const size_t room : {static_cast<size_t>(kKeys), size_t{100}}) {
     std::vector<int64_t> keys(room);

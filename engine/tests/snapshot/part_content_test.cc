@@ -6,6 +6,7 @@
 #include "admission_helpers.h"
 #include "check.h"
 #include "content_helpers.h"
+#include "folder_helpers.h"
 #include "snapshot/part_writer.h"
 #include "table_helpers.h"
 #include "tfra/snapshot.h"
@@ -15,26 +16,6 @@ namespace tfra::test {
 namespace {
 
 constexpr size_t kDim = 3;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tfra-parts-XXXXXX").string();
-    CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-std::shared_ptr<TrainedTable> Make(const TableSpec& spec) {
-  std::shared_ptr<TrainedTable> table;
-  CHECK_OK(TrainedTable::Create(spec, &table));
-  return table;
-}
 
 // Tables with every column, or only some.
 std::vector<TableSpec> Specs() {
@@ -92,7 +73,7 @@ TEST(TablesComeBackFromFiles) {
     const int64_t n = number % 3 == 0 ? 0 : 6000;
     const PartName name{folder / std::to_string(number), 99, number};
     ++number;
-    const auto source = Make(spec), target = Make(spec);
+    const auto source = MakeTrained(spec), target = MakeTrained(spec);
     const TrainedTable::Use from(source);
     Fill(from, n);
     source->set_step(41);
@@ -119,7 +100,7 @@ TEST(TablesComeBackFromFiles) {
 TEST(TablesStayIfAFileIsDamaged) {
   const Folder folder;
   const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
-  const auto source = Make(spec), target = Make(spec);
+  const auto source = MakeTrained(spec), target = MakeTrained(spec);
   Fill(TrainedTable::Use(source), 20'000);
   Fill(TrainedTable::Use(target), 10);
   const auto before = LinesOf(*TrainedTable::Use(target));
@@ -150,7 +131,7 @@ TEST(StateThatIsNotExpectedIsRefused) {
   TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
   spec.metadata = true;
   spec.admission = MinCount(3);
-  const auto source = Make(spec), target = Make(spec);
+  const auto source = MakeTrained(spec), target = MakeTrained(spec);
   const TrainedTable::Use from(source);
   Fill(from, 100);
   const PartName name{folder / "part", 99, 3};
@@ -163,7 +144,7 @@ TEST(StateThatIsNotExpectedIsRefused) {
   CHECK(status.code() == StatusCode::kInvalidArgument);
   // Waiting keys of another kind of rule.
   spec.admission = Bloom(3, 1000, 0.01);
-  const auto other = Make(spec);
+  const auto other = MakeTrained(spec);
   const ContentState numbers;
   CHECK(Load(name, from->spec(), numbers, other.get(), &figures).code() ==
         StatusCode::kInvalidArgument);

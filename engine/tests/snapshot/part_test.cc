@@ -10,6 +10,7 @@
 
 #include "base/crc32c.h"
 #include "check.h"
+#include "folder_helpers.h"
 #include "snapshot/part_reader.h"
 #include "snapshot/part_writer.h"
 #include "table_helpers.h"
@@ -19,21 +20,6 @@ namespace {
 
 constexpr uint64_t kSnapshot = 0x0123456789ABCDEF;
 constexpr uint32_t kPart = 7;
-
-// A new folder, which goes with this object.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tfra-parts-XXXXXX").string();
-    CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // Rows of any format, in memory of their own.
 struct Rows {

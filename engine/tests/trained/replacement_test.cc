@@ -22,12 +22,6 @@ using Lines = std::map<std::string, std::string>;
 constexpr size_t kDim = 2;
 constexpr int64_t kKeys = 400;
 
-std::shared_ptr<TrainedTable> Make(const TableSpec& spec) {
-  std::shared_ptr<TrainedTable> table;
-  CHECK_OK(TrainedTable::Create(spec, &table));
-  return table;
-}
-
 // Tables of every kind.
 std::vector<TableSpec> Specs() {
   std::vector<TableSpec> specs;
@@ -104,7 +98,7 @@ bool IsFloat(const TableSpec& spec) { return spec.value_type == ValueType::kFloa
 
 // A table with rows, slots of Adam and waiting keys.
 std::shared_ptr<TrainedTable> MakeSource(const TableSpec& spec) {
-  std::shared_ptr<TrainedTable> table = Make(spec);
+  std::shared_ptr<TrainedTable> table = MakeTrained(spec);
   Use use(table);
   use->upkeep().SetClock(17);
   Put(use, 0, kKeys, 7);
@@ -119,7 +113,7 @@ std::shared_ptr<TrainedTable> MakeSource(const TableSpec& spec) {
 
 // A table with other rows, slots of Adagrad, and an optimizer.
 std::shared_ptr<TrainedTable> MakeTarget(const TableSpec& spec) {
-  std::shared_ptr<TrainedTable> table = Make(spec);
+  std::shared_ptr<TrainedTable> table = MakeTrained(spec);
   Use use(table);
   use->upkeep().SetClock(30);
   Put(use, 300, 200, 1);
@@ -305,7 +299,7 @@ TEST(ReplacementsHaveTheMetadataThatRowsGetMeanwhile) {
 // Calls see all of the content before, or all of the one after.
 TEST(ThreadsSeeReplacementsAsAWhole) {
   const TableSpec spec = SpecOf(KeyType::kInt64, ValueType::kFloat32, kDim);
-  const auto target = Make(spec), ones = Make(spec), twos = Make(spec);
+  const auto target = MakeTrained(spec), ones = MakeTrained(spec), twos = MakeTrained(spec);
   Put(Use(ones), 0, kKeys, 1);
   Put(Use(twos), 0, kKeys, 2);
   Put(Use(target), 0, kKeys, 1);
