@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tfra._shared.files import is_at
+
 WRITING = ".writing"  # What the name of a folder ends with until it is complete.
 
 
@@ -97,7 +99,7 @@ def _make_locked(folder: Path, target: Path) -> int:
             file = _locked(folder, target)
         except FileNotFoundError:
             continue  # Another writer has ended just now.
-        if _is_at(file, folder):
+        if is_at(file, folder):
             return file
         os.close(file)
 
@@ -114,13 +116,6 @@ def _locked(folder: Path, target: Path) -> int:
             raise BlockingIOError(errno.EWOULDBLOCK, message) from None
         raise
     return file
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 def _empty(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from tfra._shared.files import is_at
 from tfra.dynamic_embedding._platform.tf import tf
 from tfra.dynamic_embedding._saving import content_arrays
 from tfra.dynamic_embedding._saving.content import Content
@@ -82,10 +83,11 @@ _PART = ".part"
 
 def _open_locked(part: Path) -> IO[bytes]:
     while True:
-        file = part.open("wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        file = os.fdopen(os.open(part, flags, 0o666), "wb")
         with contextlib.suppress(OSError):  # Some file systems have no locks.
             fcntl.flock(file, fcntl.LOCK_EX)
-        if _is_at(file.fileno(), part):
+        if is_at(file.fileno(), part):
             return file
         file.close()  # Another process took it for one that is left over.
 
@@ -105,15 +107,7 @@ def _remove_unlocked(part: Path) -> None:
     file = os.open(part, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if stat.S_ISREG(os.fstat(file).st_mode) and _is_at(file, part):
+        if stat.S_ISREG(os.fstat(file).st_mode) and is_at(file, part):
             part.unlink()
     finally:
         os.close(file)
-
-
-def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is the one that has this path now."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
