@@ -20,9 +20,8 @@ class PartWriter {
   // Makes the file. Call this once, before anything else.
   Status Open();
 
-  // Memory for the rows of the next block, for tables whose keys and values are numbers: fill
-  // any number of rows up to `room`, from the first one on, then call Commit. Later rows are not
-  // there.
+  // Memory for the rows of the next block, for tables whose keys and values are numbers. Fill it
+  // from the first row on, with `room` rows at most, and say in Commit how many there are.
   RowArrays Room();
   Status Commit(size_t rows);
 
