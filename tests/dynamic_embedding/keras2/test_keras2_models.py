@@ -87,9 +87,6 @@ class Towers(tf_keras.Model):  # type: ignore[misc]
         return self.head(self.tower(ids))
 
 
-@pytest.mark.skipif(
-    tf_keras.__version__.startswith("2.16."), reason="with tf_keras 2.16 there is no warning"
-)
 def test_a_table_in_a_layer_of_keras_2(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="'rows-parameter' was looked up for training, and no opt"):
         model = trained(Towers)

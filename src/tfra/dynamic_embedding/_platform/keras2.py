@@ -106,7 +106,8 @@ def optimizer_of_fit() -> Any:
     frame: Any = sys._getframe(1)
     while frame is not None:
         in_keras = str(frame.f_globals.get("__name__", "")).startswith("tf_keras.")
-        if in_keras and frame.f_code.co_name == "train_step":
+        # AutoGraph, which converts it in tf_keras 2.16, puts "tf__" before the name.
+        if in_keras and frame.f_code.co_name.removeprefix("tf__") == "train_step":
             return getattr(frame.f_locals.get("self"), "optimizer", None)
         frame = frame.f_back
     return None
